@@ -4,8 +4,8 @@
     with kinst.boot() as machine:  print(machine.run("kinst::vfs_read:0 { @[execname] = count(); }",
         "ls").aggregations)
 
-docs/api.md describes the library.  A name in this module is loaded when it is first used, so that
-commands that need none of them start at once.
+docs/api.md describes the library.  A name of this module is imported when it is first used, so that
+commands without need of it start quickly.
 
 Tested by tests/test_api_docs.py and tests/vm/test_main_job.py.
 """
@@ -46,7 +46,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name of the library when it is first used (PEP 562)."""
+    """Import a name of the library when it is first used, and return its value (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module 'kinst' has no attribute {name!r}")
     return getattr(importlib.import_module(_PLACES.get(name, "kinst.api")), name)

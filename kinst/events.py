@@ -238,9 +238,9 @@ class Batch:
         offsets: offset in `data` of each record.
         clauses: the clause of each record.
         part: 0 for a whole record. If a clause has actions that do more than trace (printa, clear,
-            system, ...), its record comes several times: once, with a number from 0 on, for each
-            stretch of tracing actions between these. The other actions are events of their own, in
-            between. Only part 0 yields a Record, with all values.
+            system, ...), these actions are events of their own, and its record comes once for each
+            stretch of tracing actions between them. These parts are counted from 0. Only part 0
+            yields a Record, with all values.
         following: (n, 2) array: probe id and clause of the same CPU's next record, -1 if not known.
             None without flowindent.
     """
@@ -293,7 +293,7 @@ class Shell:
 @dataclass(frozen=True, slots=True)
 class Reopen:
     """Request of freopen(): the client sends output to this file from now on; for the path "", to
-    where it went at first."""
+    the first destination."""
 
     path: str
 

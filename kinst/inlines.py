@@ -91,7 +91,7 @@ def inline_functions(
         name: name of the functions.
         on_message: called with a warning about a debug file that does not belong to the ELF file.
         on_progress: called with the name of the work and the fraction that is done, while the file
-            is indexed. That happens once for each file.
+            is indexed. A file is indexed only once.
 
     Raises KinstError if the file has no debug information, or no inline function with this name."""
     path = os.fspath(file)

@@ -1,7 +1,7 @@
-"""Base class of systems, for a kernel of which little is known: answers of core.system.System that
-are right for any kernel.
+"""The base class of systems, with answers to core.system.System that are right for any kernel, even
+an unknown one.
 
-A system derives from this class and overrides what it knows more about. The defaults refuse with a
+A system derives from this class and overrides what it knows better. The defaults refuse with a
 reason, or assume the worst case.
 
 Tested by tests/test_contracts.py and tests/fake."""
@@ -26,8 +26,8 @@ from kinst.core.system import (
 
 
 class BasicSystem(System):
-    """Base class of systems. A derived class must define functions(), lookup(), glob(),
-    function_at(), code() and text."""
+    """Base class of systems, with the answers that hold for any kernel. A derived class must define
+    functions(), lookup(), glob(), function_at(), code() and text."""
 
     facts: Facts
 
@@ -44,7 +44,7 @@ class BasicSystem(System):
         return None
 
     def clock(self) -> Clock | None:
-        """Return None: there is no clock of the kernel, so D's timestamp is the host's time while
+        """Return None: the kernel's clock is not known, so D's timestamp is the host's time while
         the machine runs."""
         return None
 
@@ -73,7 +73,7 @@ class BasicSystem(System):
         return np.zeros(0, np.uint64)
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Return True for each instruction: the system may rewrite it."""
+        """Return True for each instruction: the worst case is that the system rewrites it."""
         return [True] * len(sites)
 
     def leaving_call_sites(self) -> System:
@@ -86,15 +86,15 @@ class BasicSystem(System):
         return False
 
     def is_fatal(self, address: int) -> bool:
-        """Return False: control may continue after a trap instruction."""
+        """Return False: the worst case is that control continues after this trap instruction."""
         return False
 
     def counterpart(self, name: str) -> str:
         return ""
 
     def dead_ends(self) -> Sequence[str]:
-        """Return (): no function is known never to return. Then an inlined copy may seem to end
-        earlier."""
+        """Return no names: kinst then assumes that every function returns. At worst, it takes an
+        inlined copy to end too early."""
         return ()
 
     def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:

@@ -26,8 +26,8 @@ class Snippet:
         reads: numbers of the general registers that the code reads, as the ISA encodes them.
         writes: numbers of the general registers that the code writes, with the result's.
         flags: whether the code changes condition flags.
-        zero: for a guard: True if the work is to be done when the word is 0, False if when it is
-            not 0.
+        zero: how to use the word as a guard: if True, the work is done if the word is 0; if False,
+            the work is done if the word is not 0.
     """
 
     code: bytes
@@ -216,7 +216,8 @@ class SiteWork:
 
     @property
     def calls(self) -> tuple[CallBody | CountBody, ...]:
-        """The work that is done inside a frame."""
+        """The calls and the counting that are done inside a frame. For indexed or recorded work,
+        this is the fallback `otherwise`."""
         with_another_way = self.indexed or self.recorded
         return (
             self.frame or self.asked or ((with_another_way.otherwise,) if with_another_way else ())
@@ -224,13 +225,12 @@ class SiteWork:
 
 
 def divided(bodies: Sequence[Body]) -> SiteWork:
-    """Divide the work of a site's probes by how the trampoline does it.
+    """Divide the work of a site's probes by how the trampoline does it, and return the parts.
 
-    Calls keep their order. Counting is moved before the calls, unless all work is inside a frame:
-    calls do not read the counters, and counting does not depend on calls. An IndexedBody or a
-    RecordBody is done without a call only if no other probe of the site needs a call, since those
-    would have to know whether its fallback was called. Otherwise the fallback is an ordinary
-    call."""
+    Calls keep their order. Counting may be moved before the calls: calls do not read the counters,
+    and counting does not depend on calls. If an IndexedBody or a RecordBody is the only work
+    besides counting, it is done without a call. Otherwise it is replaced by its fallback, an
+    ordinary call."""
     lone = [body for body in bodies if not isinstance(body, CountBody)]
     if len(lone) == 1 and isinstance(lone[0], IndexedBody):
         return SiteWork(_counts(bodies), indexed=lone[0])

@@ -66,14 +66,15 @@ TextCheck = Callable[[Paging, Read, Mapping[str, int], tuple[int, int]], bool]
 def never_final(
     _paging: Paging, _read: Read, _registers: Mapping[str, int], _image: tuple[int, int]
 ) -> bool:
-    """Return False: the TextCheck for a system whose page tables do not show that its kernel has
+    """Return False, as the TextCheck of a system whose page tables do not show when its kernel has
     finished booting."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """How a system's kernel is started in QEMU."""
+    """Settings with which a system's kernel is started in QEMU: image, command line, initial RAM
+    disk, and meanings of console lines."""
 
     # The file that QEMU boots, in a kernel's build folder.
     image: str
@@ -94,7 +95,7 @@ class Boot:
             end: value of {end} in Boot.line, in bytes.
             size: value of {size} in Boot.line, in bytes.
             append: what the user adds.
-            own: whether Boot.own is added, which is only for guests of kinst's own.
+            own: whether to add Boot.own, for a guest that kinst controls.
         """
         parts = (self.line.format(end=end, size=size), self.own if own else "", append)
         return " ".join(filter(None, parts))

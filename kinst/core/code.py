@@ -42,8 +42,8 @@ class CodeInstruction:
 
     @property
     def offset(self) -> int:
-        """Offset in bytes from the start of `function`, which is the name of the instruction's
-        probe."""
+        """Offset in bytes from the start of `function`. This number is also the name of the
+        instruction's probe."""
         return self.address - self.function.address
 
 

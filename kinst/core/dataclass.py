@@ -1,4 +1,5 @@
-"""A faster dataclass decorator: methods are compiled when they are first called.
+"""A dataclass decorator that costs less at start: it compiles a class's methods when they are first
+called.
 
 dataclasses.dataclass() compiles six functions for each class. For kinst's 400 classes that took
 longer than everything else that happens until a program is checked, although one run of the command
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, *, frozen=False, slots=False, eq=True):
-        """Decorate a class as dataclasses.dataclass() with these arguments does."""
+        """Make a class a dataclass, as dataclasses.dataclass() with these arguments does, but
+        compile its methods later."""
 
         def decorate(cls):
             return _decorated(cls, frozen=frozen, slots=slots, eq=eq)

@@ -1,4 +1,5 @@
-"""Values for a displaced instruction: its code, why there is none, and where control goes after it.
+"""Values for a displaced instruction: its code, the reason if there is none, and where control goes
+after it.
 
 Tested by tests/isa."""
 
@@ -115,8 +116,8 @@ UNCHAINED = Onward()
 def with_way_back(
     moved: Moved | Refused, to: int, back: Callable[[int], bytes]
 ) -> Relocated | Refused:
-    """Return the displaced code followed by a jump back to the original successor, if control can
-    run off its end. If the instruction was refused, return the refusal.
+    """Return the displaced code; if control can run off its end, a jump back to the original
+    successor follows. If the instruction was refused, return the refusal.
 
     Args:
         moved: the code, or the refusal.

@@ -239,7 +239,7 @@ def is_char(type_: DType) -> bool:
 
 
 def named(type_: DType, name: str) -> DType:
-    """Return the type under the name of a typedef, for messages and print()."""
+    """Return the type with the name of a typedef, which messages and print() show."""
     if isinstance(type_, IntType):
         return replace(type_, name=name)
     if isinstance(type_, PointerType | ArrayType | FunctionType | StructType):

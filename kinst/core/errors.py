@@ -1,4 +1,4 @@
-"""Errors for users: what happened, where, and what would work instead, in one line.
+"""Errors for users. Each says in one line what happened, where, and what would work instead.
 
 Every error that a user can cause is raised as a KinstError (or a subclass) and printed only by
 kinst/cli. Any other exception that reaches kinst/cli is a defect of kinst.
@@ -35,8 +35,8 @@ class Span:
 
 
 class KinstError(Exception):
-    """An error for the user: what went wrong, in one line, and a hint of what would work; "" if no
-    hint is known."""
+    """An error for the user: a message of one line that says what went wrong, and a hint that says
+    what would work ("" if that is not known)."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

@@ -81,8 +81,8 @@ class SourcePlace:
     """Source file and line of an instruction.
 
     Attributes:
-        file: file of the instruction's line in the function whose symbol covers the instruction; ""
-            if not known. For an instruction of inlined functions, file of the outermost call.
+        file: file of the function whose code the instruction is part of; if functions are inlined
+            there, file of the outermost call. "" if not known.
         line: the line in that file, 0 if not known.
         inlined: the inlined functions that the instruction is part of, innermost first.
     """

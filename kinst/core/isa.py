@@ -149,8 +149,9 @@ class StoppingIsa(ABC):
         return None
 
     def thunk(self, name: str) -> Flow | None:
-        """Return the return or indirect jump for which compilers put a jump to a function of this
-        name (retpoline, return thunk); None if the name is no such function's."""
+        """Return the flow of a jump to a thunk: of the return or indirect jump that compilers
+        replace by a jump to this function (return thunk, retpoline). None if the function with this
+        name is no thunk."""
         return None
 
     def has_sequences(self, code: bytes) -> bool:
@@ -359,8 +360,8 @@ class PlantingIsa(StoppingIsa):
     def detour(
         self, code: bytes, address: int, to: int, hook: int
     ) -> tuple[bytes, bytes] | Refused:
-        """Return (patch, stub) that hook a C function of the kernel at its first instruction, or
-        why it cannot be hooked: the patch is written at `address`, the stub at `to`.
+        """Return code that hooks a C function of the kernel at its first instruction: (patch to
+        write at `address`, stub to write at `to`). Return Refused if the function cannot be hooked.
 
         The stub calls hook(arg0), a C function. If that returns 0, the original function runs; if
         that returns 1, the original function returns at once.
@@ -377,18 +378,20 @@ class PlantingIsa(StoppingIsa):
     def translate_detour(
         self, code: bytes, address: int, to: int, hook: int
     ) -> tuple[bytes, bytes] | Refused:
-        """Return (patch, stub) that hook a C function of the kernel, like detour(), or why it
-        cannot be hooked. The stub replaces the function's first argument by hook(arg0), then runs
-        the function."""
+        """Return code that hooks a C function of the kernel: (patch to write at `address`, stub to
+        write at `to`). Return Refused if the function cannot be hooked.
+
+        The stub replaces the function's first argument by hook(arg0), then runs the original
+        function. The arguments are those of detour()."""
         return Refused(self.no_trampolines)
 
 
 class Isa(PlantingIsa):
-    """An instruction set: the two parts above, and questions about many instructions at once.
+    """An instruction set: StoppingIsa, PlantingIsa, and questions about many instructions at once.
 
     By default, questions about many instructions are answered instruction by instruction. An
-    instruction set that is faster for the instructions marked by its scan() overrides these
-    methods; the answers must be equal."""
+    instruction set may override these methods to answer faster for the instructions that its scan()
+    marks. The answers must be equal."""
 
     def sizes(self, code: bytes) -> I64:
         """Return the size in bytes of each instruction that decode() finds in `code`, in order."""
@@ -399,7 +402,7 @@ class Isa(PlantingIsa):
         (Columns.marks).
 
         If the mark of an instruction depends on following instructions, only following bytes of its
-        own piece count, at most FOLLOWING. For an instruction set without marks, sizes() is enough.
+        own piece count, at most FOLLOWING. An instruction set without marks overrides only sizes().
 
         Args:
             pieces: (address, bytes) of each piece.
@@ -425,12 +428,12 @@ class Isa(PlantingIsa):
         )
 
     def may_make_tables(self, columns: Columns) -> Bools:
-        """Return for each instruction whether jump_tables() may need it. jump_tables() gives the
-        same result without the others."""
+        """Return for each instruction whether jump_tables() may need it. Without the other
+        instructions, jump_tables() gives the same result."""
         return np.ones(len(columns), np.bool_)
 
     def counts_freely(self, sites: Columns, following: Sequence[bytes]) -> Bools:
-        """Return for each site whether a counter can be added to there without saving the flags.
+        """Return for each site whether code there can add to a counter without saving the flags.
 
         Args:
             following: live bytes after each site, from which flag liveness is found.

@@ -44,7 +44,7 @@ class Kernel(Protocol):
         ...
 
     def fetch(self, functions: Sequence[Function]) -> None:
-        """Read the code of these functions in one go, before each is asked for."""
+        """Read the code of many functions in one go, for later calls."""
         ...
 
     def beginning(self, function: Function) -> Sequence[Instruction]:
@@ -62,8 +62,8 @@ class Kernel(Protocol):
         """Return the instructions by which control leaves each function, in the same order as the
         functions: (address, code, whether it is a return) of each instruction.
 
-        A function's result is None if not all its exits are unconditional: the caller must look at
-        its flows(). Fast for many functions, since no object is made for each instruction."""
+        If some exit of a function is conditional, the function's result is None, and the caller
+        must use flows(). Fast for many functions, since no object is made for each instruction."""
         ...
 
     def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:

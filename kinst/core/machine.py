@@ -147,7 +147,7 @@ class Terminal(Protocol):
         ...
 
     def show(self, data: bytes) -> None:
-        """Show output of the command."""
+        """Show output of the traced command on the terminal."""
         ...
 
 
@@ -187,7 +187,7 @@ class EarlyStart(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop the machine unless it was taken.  Safe to call twice."""
+        """Stop the machine unless it was taken. Safe to call twice."""
         ...
 
 
@@ -299,8 +299,7 @@ class Planter(Protocol):
         ...
 
     def gather(self) -> None:
-        """Copy the counters of all CPUs to scratch, one CPU's after another's. Raises
-        TargetError."""
+        """Copy the counters of all CPUs to scratch, one CPU after another. Raises TargetError."""
         ...
 
     def take_missed(self) -> Sequence[int]:
@@ -325,7 +324,7 @@ class KernelMemory(Protocol):
 
     @abstractmethod
     def read(self, address: int, size: int) -> bytes:
-        """Read kernel memory.  Raises UnmappedError if any of it is not mapped."""
+        """Read kernel memory. Raises UnmappedError if any of it is not mapped."""
         ...
 
 
@@ -515,7 +514,7 @@ class Target(KernelMemory, Stopping, Planting, Commands, Protocol):
     def settle(
         self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None
     ) -> None:
-        """Pass the target what the system knows of its kernel; the arguments are attributes of
+        """Tell the target what the system knows of its kernel. The arguments are attributes of
         core.system.System. The machine must be stopped."""
         return
 

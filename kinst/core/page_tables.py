@@ -1,7 +1,7 @@
-"""Page tables: kinst walks trees of 8-byte entries, and adds mappings of 2 MB to them.
+"""Page tables: trees of 8-byte entries, which kinst walks and to which it adds mappings of 2 MB.
 
-Level 1 is the last level: its entries map pages. A table fills one page. Pages have 4 KB, where 2
-MB are one entry of level 2, or more, where 2 MB are many entries of level 1.
+Level 1 is the last level: its entries map pages. A table fills one page. With pages of 4 KB, a
+mapping of 2 MB is one entry of level 2; with larger pages, it is many entries of level 1.
 
 Every method is a function of `read`, read_physical(address, size) -> bytes; nothing is cached.
 Registers are by the GDB stub's names. An image is the range [low, high) of virtual addresses in
@@ -34,8 +34,8 @@ class Root:
         physical: physical address of the table.
         levels: number of levels, 3 to 5.
         page_bits: number of address bits within a page.
-        bits: number of address bits that the tables translate; 0 if the top-level table is a whole
-            table.
+        bits: number of address bits that the tables translate; 0 if the top-level table fills a
+            page, so that `levels` and `page_bits` determine the number.
     """
 
     physical: int
@@ -156,7 +156,7 @@ class Paging(ABC):
 
     def find_text(self, read: Read, root: Root, image: tuple[int, int]) -> int:
         """Return the start address of the kernel's text: the lowest mapping in the range `image`
-        that the kernel may execute. Raises TargetError if there is no such mapping because the
+        that the kernel may execute. Raises TargetError if there is no such mapping, since the
         kernel is not up yet."""
         for leaf in self.leaves(read, root, *image):
             if leaf.executable and not leaf.user:

@@ -73,13 +73,13 @@ class AggregationLayout:
     """Layout of an aggregation's table.
 
     Attributes:
-        counters: for a count() with constant keys, offset in each CPU's counter block of 8-byte
-            counters, one per entry: entry i's is at counters + 8*i. The value of a key is the sum
-            of its table entries and counters. -1 if there are no counters.
-        slots: for a count() with one integer key, how many such counters there are, 0 for none. The
-            word of the key (the key, zero-extended, plus SLOT_BIAS, modulo 2**64, never 0) is in
-            the slot table at the index of the key's counter.
-        slot_table: offset of the slot table, `slots` words, in the globals area.
+        counters: offset of the counters in each CPU's counter block, for a count() with constant
+            keys that has counters besides its table; else -1. The counter of entry i has 8 bytes at
+            counters + 8*i. The value of a key is the sum of the table's entries and the counters.
+        slots: number of counters of a count() with one integer key that has counters besides its
+            table; else 0. Counter i is that of the key whose word is in slot i of the slot table. A
+            key's word is the key, zero-extended, plus SLOT_BIAS, modulo 2**64; it is never 0.
+        slot_table: offset in the globals area of the slot table, which has `slots` words.
     """
 
     index: int
@@ -116,7 +116,8 @@ DYNAMIC_RINSING = 4  # being cleaned: free once every clause that runs now has e
 
 
 def bucket_size(entry_size: int) -> int:
-    """Return the size in bytes of a bucket of a dynamic variable's table, whole cache lines."""
+    """Return the size in bytes of a bucket of a dynamic variable's table, rounded up to whole cache
+    lines."""
     return (DYNAMIC_LINE + DYNAMIC_ENTRIES * entry_size + DYNAMIC_LINE - 1) & -DYNAMIC_LINE
 
 
@@ -128,8 +129,8 @@ class DynamicLayout:
         area: offset of the table in the dynamic area.
         keys: the keys in an entry; the first key of a thread-local variable is the thread.
         value: the value in an entry.
-        shared: False for a thread-local variable. An entry of a thread-local variable can be used
-            again as soon as it is freed, since no other thread searches for it.
+        shared: whether threads share the entries; False for a thread-local variable, whose entries
+            can be used again as soon as they are freed.
     """
 
     index: int

@@ -50,7 +50,7 @@ def unused(target: Target, ended: Sequence[EndedCode]) -> tuple[EndedCode, ...]:
     """Return the code of ended traces that no thread executes in, or will return to; () if memory
     cannot be searched. The machine must be stopped.
 
-    The result stays true: only code of ended traces leads to code of ended traces."""
+    No thread will enter this code later, since only code of ended traces leads to it."""
     live = pointers_into(target, around(ended)) if ended else None
     return () if live is None else tuple(one for one in ended if not is_entered(one, live))
 

@@ -35,11 +35,12 @@ class Attributes:
     dependency: int
 
     def reaches(self, minimum: Attributes) -> bool:
-        """Whether no attribute is below the one of `minimum` (libdtrace's dt_attr_cmp())."""
+        """Whether each attribute is at least that of `minimum` (libdtrace's dt_attr_cmp())."""
         return self.least(minimum) == minimum
 
     def least(self, other: Attributes) -> Attributes:
-        """Return the lower of the two values for each attribute."""
+        """Return attributes with the lower of the two values for each of name, data and
+        dependency."""
         return Attributes(
             min(self.name, other.name),
             min(self.data, other.data),

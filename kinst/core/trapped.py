@@ -1,6 +1,5 @@
-"""Wait for CPUs that have hit a breakpoint of kinst and have not reached kinst's hook in the
-kernel's handler yet. If the hook were removed before, the kernel would die of an unknown
-breakpoint.
+"""Waiting for CPUs that have hit a breakpoint of kinst, until they have reached kinst's hook in the
+kernel's handler. If the hook were removed before, the kernel would die of an unknown breakpoint.
 
 Tested by tests/session/test_trapped_cpu.py and tests/machines/attach/test_guardian.py."""
 

@@ -83,8 +83,8 @@ class TypeSource(Protocol):
 
 
 def as_named(type_: DType, types: TypeSource) -> DType:
-    """Return the type that a D program gets by writing this type's name: for a structure of DWARF,
-    `types`' structure with the same tag and size. If there is none, return the type unchanged."""
+    """Return the type that a D program means by this type's name. A structure that DWARF describes
+    is replaced by the structure of `types` with the same tag and size, if there is one."""
     if isinstance(type_, StructType) and type_.name:
         tagged = types.tagged(type_.kind, type_.name)
         same = isinstance(tagged, StructType) and tagged.size == type_.size

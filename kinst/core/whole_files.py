@@ -1,5 +1,5 @@
-"""Write files of the cache so that readers see a whole file or no file, even if several processes
-write it.
+"""Files of the cache, written so that readers see a whole file or no file, even if several
+processes write it.
 
 Tested by tests/fuzz/test_caches.py."""
 

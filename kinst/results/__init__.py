@@ -50,7 +50,7 @@ class Table(dict[Key, int | tuple[Bucket, ...]]):
 
     @property
     def aggregation(self) -> Aggregation:
-        """This table as an event."""
+        """The event (events.Aggregation) with the values of this table."""
         return Aggregation(
             self.name, self.function, self.key_types, self, self.expression, self.unit,
             self.key_names,
@@ -93,8 +93,8 @@ class Records(list[Record]):
         return str(_html().records_html(self))
 
     def to_pandas(self) -> Any:
-        """Return a DataFrame with a row for each record, and a column for each traced expression.
-        Raises KinstError if pandas is not installed."""
+        """Return a DataFrame with a row for each record. Its columns are time_ns, cpu, probe,
+        clause, and one for each traced expression. Raises KinstError if pandas is not installed."""
         pandas = _pandas()
         columns = ["time_ns", "cpu", "probe", "clause"]
         rows = []

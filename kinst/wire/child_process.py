@@ -187,8 +187,8 @@ class Child:
         return self._process.poll()
 
     def end(self, grace: float = 0.0) -> int:
-        """Wait until the process has ended, and kill it after `grace` seconds. Return its exit
-        status, or minus the signal that ended it."""
+        """Wait up to `grace` seconds for the process to end, then kill it. Return its exit status,
+        or minus the signal that ended it."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace)
         if self._process.poll() is None:
@@ -204,7 +204,7 @@ class Pump:
     """A thread that reads several streams into a queue as data arrives, so that a sender never has
     to wait for kinst.
 
-    If any stream gets data before a byte of the stream `last`, that data is queued before that
+    Data that arrives on another stream before a byte of the stream `last` is queued before that
     byte."""
 
     def __init__(self, streams: Mapping[str, socket.socket], last: str) -> None:

@@ -29,7 +29,7 @@ class Channel:
         self._sock = sock
 
     def send(self, value: object, descriptor: int = -1) -> None:
-        """Send a message, with a file descriptor unless that is -1.
+        """Send a message, with a file descriptor if `descriptor` is not -1.
 
         If sending is interrupted (by a signal, or too little memory), the stream is shut down.
         Otherwise the peer would take the start of the next message for the rest of this message,
@@ -149,7 +149,7 @@ class Companion:
 def _be_companion(
     serve: Callable[[Channel], None], theirs: socket.socket, kept: Sequence[int]
 ) -> None:
-    """Be the companion in the child of the fork: serve requests, then exit. Does not return.
+    """Run the companion in the forked child: serve requests, then exit. Never returns.
 
     The child starts a new session, so that Ctrl-C reaches only kinst, and closes every file that it
     does not need: the reader of a pipe to which kinst writes must see the end of the pipe when

@@ -31,8 +31,8 @@ def find_debuginfo(build_id: str, say: Callable[[str, float | None], None]) -> P
 
     Args:
         build_id: hexadecimal.
-        say: called with the name of the work, and with the fraction that is done; None if that is
-            not known.
+        say: called with the name of the work and the fraction that is done; the fraction is None if
+            it is not known.
 
     Raises:
         KinstError: the library is not installed, or no server answers.

@@ -1,5 +1,5 @@
 """Memory that kinst shares with other processes or devices, and functions that free memory. Shared
-memory has no name in a file system, so the kernel frees it after its last use.
+memory has no name in a file system, so the host's kernel frees it after its last use.
 
 Tested by tests/wire/test_child_process.py and tests/machines/live."""
 
@@ -72,7 +72,7 @@ class SharedMemory:
         return f"/proc/self/fd/{self.fd}"
 
     def extents(self) -> list[tuple[int, int]]:
-        """Return (offset, bytes) of the parts that are not holes, ascending. The rest of the memory
+        """Return (offset, bytes) of the parts of the memory that are not holes, ascending. The rest
         is zero (lseek(2), SEEK_DATA)."""
         extents, at = [], 0
         while at < self.size:
@@ -89,7 +89,7 @@ class SharedMemory:
         self.map.madvise(mmap.MADV_REMOVE, offset, size)
 
     def close(self) -> None:
-        """Close the descriptor. The mapping stays until the last view of it is gone."""
+        """Close the descriptor. The mapping stays until the last view of the memory is gone."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -132,7 +132,8 @@ class ForeignMemory:
         self.view = memoryview(self.map)
 
     def close(self) -> None:
-        """Unmap the memory. If a view of it still exists, the mapping stays until that is gone."""
+        """Unmap the memory. If a view of the memory still exists, the mapping stays until the view
+        is gone."""
         self.view.release()
         with contextlib.suppress(BufferError):
             self.map.close()
@@ -183,8 +184,8 @@ def _map(address: int, size: int, flags: int, fd: int) -> int:
 
 
 def discard(view: memoryview) -> None:
-    """Zero memory. If it is mapped from a file, as guest memory is, also free its whole pages
-    (madvise(2), MADV_REMOVE)."""
+    """Zero memory. If the memory is mapped from a file, as guest memory is, also free its whole
+    pages (madvise(2), MADV_REMOVE)."""
     start = address_of(view)
     low, high = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + len(view)) & -mmap.PAGESIZE
     advised = high > low and not _MADVISE(low, high - low, mmap.MADV_REMOVE)
@@ -195,9 +196,9 @@ def discard(view: memoryview) -> None:
 
 
 def trim_heap() -> None:
-    """Return memory to the kernel that the C library keeps after it was freed (malloc_trim(3)).
+    """Make the C library return freed memory to the host's kernel (malloc_trim(3)).
 
-    Always returning freed memory at once would keep less, but then every large allocation needs new
+    If the library returned freed memory at once instead, every large allocation would need new
     pages: planning 40,000 sites took twice the time."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

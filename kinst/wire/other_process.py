@@ -62,7 +62,7 @@ class OtherProcess:
     ended."""
 
     def __init__(self, pid: int) -> None:
-        """Raise TargetError if there is no such process."""
+        """Check that the process exists. Raises TargetError if it does not."""
         self.pid = pid
         self._memory = -1
         if not Path(f"/proc/{pid}").is_dir():
@@ -121,8 +121,8 @@ class OtherProcess:
         return total
 
     def descriptors(self) -> dict[int, str]:
-        """Return the process's file descriptors: number -> what the descriptor refers to, such as a
-        path or socket:[INODE]."""
+        """Return the process's file descriptors: a map from each number to what the descriptor
+        refers to, such as a path or socket:[INODE]."""
         descriptors = {}
         folder = f"/proc/{self.pid}/fd"
         try:

@@ -4,8 +4,8 @@ The process's first thread is stopped meanwhile, and executes the calls. One thr
 make all calls of an InjectedCalls object. If kinst is killed, the thread of the process restores
 its own registers (wire/signal_frame.py).
 
-Source: ptrace(2), syscall(2); and for how the kernel restarts an interrupted call, by the values of
-orig_rax and rax, its arch/x86/kernel/signal.c."""
+Source: ptrace(2) and syscall(2). For how the kernel restarts an interrupted call, by the values of
+orig_rax and rax: the kernel's arch/x86/kernel/signal.c."""
 
 from __future__ import annotations
 
@@ -193,8 +193,8 @@ class InjectedCalls:
         raise TargetError(f"process {self._pid} has no system call instruction that kinst can use")
 
     def call(self, number: int, *arguments: int) -> int:
-        """Make the thread execute a system call, and return its result. Raises TargetError if the
-        system call fails."""
+        """Make the thread execute a system call, and return the call's result. Raises TargetError
+        if the call fails."""
         assert self._before is not None
         argument_registers = dict(zip(_ARGUMENTS, arguments, strict=False))
         call_registers = {"rip": self._code, "rsp": self._stack, "rax": number, "orig_rax": MASK}

@@ -85,7 +85,7 @@ class Qmp:
         self.close()
 
     def close(self) -> None:
-        """Close the connection.  Safe to call twice."""
+        """Close the connection. Safe to call twice."""
         self._sock.close()
 
     def agree(self) -> None:
@@ -166,7 +166,7 @@ class OwnMonitor(Qmp):
         on afterwards.
 
         Args:
-            descriptor: of the file.
+            descriptor: file descriptor of the file.
 
         Raises:
             TargetError: QEMU cannot save the state of a device, or refuses the command.
@@ -177,11 +177,11 @@ class OwnMonitor(Qmp):
         self._migrated()
 
     def load_devices(self, descriptor: int) -> None:
-        """Load the state of CPUs and devices that save_devices() wrote. QEMU must have been started
-        with -incoming defer. The machine is stopped afterwards.
+        """Load the state of CPUs and devices that save_devices() wrote to a file. QEMU must have
+        been started with -incoming defer. The machine is stopped afterwards.
 
         Args:
-            descriptor: of the file.
+            descriptor: file descriptor of the file.
 
         Raises:
             TargetError: the state is that of another kind of machine.

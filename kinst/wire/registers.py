@@ -209,8 +209,13 @@ class RegisterFile:
         self._rsp.ask_ok(self.write_requests(thread, values), "write registers")
 
     def write_requests(self, thread: str, values: Mapping[str, int]) -> list[bytes]:
-        """Return the requests that write registers, for the caller to send. The stub answers OK to
-        each."""
+        """Return the requests that write registers, for the caller to send. The stub answers each
+        with OK.
+
+        Args:
+            thread: the stub's name of the CPU.
+            values: new values by register name.
+        """
         by_name = {r.name: r for r in self._integers}
         if absent := [name for name in values if name not in by_name]:
             raise TargetError(f"the GDB stub has no register {absent[0]}")
@@ -221,8 +226,8 @@ class RegisterFile:
         return [*self._rsp.select_request(thread), *requests]
 
     def rewrite(self, thread: str, name: str, distance: int) -> None:
-        """Read a register that the stub does not name, and write the same value back. For registers
-        on which a write has a further effect (Board.TIMERS).
+        """Read a register that the stub does not name, and write the same value back. This is for
+        registers on which a write has a further effect (Board.TIMERS).
 
         Args:
             thread: the stub's name of the CPU.
@@ -240,8 +245,12 @@ class RegisterFile:
         self._rsp.ask_ok([b"P%x=%b" % (number, value)], "write a register")
 
     def read(self, thread: str) -> Registers:
-        """Read the registers of a CPU that the g packet has, and return them. Registers that it
-        leaves out are read when they are looked up."""
+        """Read the registers of a CPU with a g packet, and return them. Registers that the packet
+        leaves out are read when they are looked up.
+
+        Args:
+            thread: the stub's name of the CPU.
+        """
         *_, reply = self._rsp.pipeline([*self._rsp.select_request(thread), b"g"])
         if (reply[:1] == b"E" and len(reply) == 3) or not reply:
             raise TargetError(f"the GDB stub cannot read the registers of CPU thread {thread}")

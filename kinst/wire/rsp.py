@@ -1,8 +1,10 @@
 """Client of the GDB remote serial protocol: one connection to a stub, in all-stop mode.
 
 Several requests can be sent together, and their replies collected in order. This cannot deadlock,
-since replies are read while requests are sent. Source: "Debugging with GDB", appendix "GDB Remote
-Serial Protocol", and for Qqemu.* the QEMU manual, "GDB usage"."""
+since replies are read while requests are sent.
+
+Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol"; for Qqemu.*, the QEMU manual,
+"GDB usage"."""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ def connect(address: str, timeout: float = 5.0) -> socket.socket:
     """Connect to a GDB stub and return the socket.
 
     Args:
-        address: HOST:PORT, :PORT (on this host), or the path of a unix socket; with "tcp:" or
-            "unix:" in front if the user wants, as in gdb.
+        address: HOST:PORT, :PORT (on this host), or the path of a unix socket; "tcp:" or "unix:" in
+            front is accepted, as in gdb.
         timeout: seconds to wait for the connection.
 
     Raises:
@@ -155,23 +157,23 @@ class Rsp:
 
     @classmethod
     def idle(cls, sock: socket.socket) -> Rsp:
-        """Return a client for a new connection without sending anything. Before other methods,
-        begun() or taken_over() must be called."""
+        """Return a client for a new connection without sending anything. Call its method begun() or
+        taken_over() before any other."""
         rsp = cls.__new__(cls)
         rsp._begin(sock)
         return rsp
 
     def begun(self) -> Rsp:
-        """Agree on protocol features with the stub, and return a client that uses the same
+        """Agree on protocol features with the stub, and return a new client that uses the same
         connection."""
         return Rsp(self._sock)
 
     def taken_over(self) -> Rsp:
         """Take over the connection after its other user has ended or something has failed, perhaps
-        in the middle of a packet. Return a client that uses the same connection.
+        in the middle of a packet. Return a new client that uses the same connection.
 
-        The machine is stopped afterwards, and has no breakpoints: QEMU removes them all at `?`. The
-        bytes that end an unfinished packet do no harm if there is none."""
+        The machine is stopped afterwards, and has no breakpoints: QEMU removes them all at `?`. To
+        end an unfinished packet, kinst sends bytes that a stub otherwise ignores."""
         sock = self._sock
         sock.setblocking(True)
         sock.sendall(b"\x03")
@@ -258,8 +260,8 @@ class Rsp:
                 self._packets.append(packet)
 
     def _cut_packet(self) -> bytes | None:
-        """Remove the next complete packet from the input and return its payload; None if there is
-        none yet. Acknowledgements and notifications before it are dropped."""
+        """Remove the next complete packet from the input and return its payload; None if no packet
+        is complete yet. Acknowledgements and notifications before the packet are dropped."""
         while True:
             start = self._input.find(b"$")
             noted = self._input.find(b"%")
@@ -434,9 +436,9 @@ class Rsp:
     def clear_breakpoints(self) -> None:
         """Remove all breakpoints and watchpoints of a QEMU whose machine is stopped.
 
-        `?` removes those of the CPU that Hc has selected (QEMU's gdbstub.c: handle_target_halt()),
-        and its stop reply comes before the reply to the next request. Afterwards the first CPU is
-        selected, as it is for a new client."""
+        `?` removes the breakpoints of the CPU that Hc has selected (QEMU's gdbstub.c:
+        handle_target_halt()). The stop reply to `?` comes before the reply to the next request.
+        Afterwards the first CPU is selected, as it is for a new client."""
         for thread in reversed(self.threads()):
             self.ask(f"Hc{thread}".encode())
             self._exchange(frame(b"?"), 0, _NO_PROGRESS)
@@ -444,10 +446,10 @@ class Rsp:
         self._stops.clear()
 
     def let_go(self, threads: Sequence[str]) -> None:
-        """Let the stopped machine run on without this client. It must have no breakpoints.
+        """Let the stopped machine run on without this client. The machine must have no breakpoints.
 
         If a client has ever told QEMU that it supports several processes, QEMU must be told which
-        process to detach from. The names of the threads then contain the process.
+        process to detach from. In that case, the thread names contain the process id.
 
         Args:
             threads: the stub's thread names, from threads().

@@ -50,11 +50,11 @@ def connected_listener() -> tuple[socket.socket, socket.socket]:
 
 
 def has_client(address: str) -> bool:
-    """Return whether a client is connected to a listening socket, without connecting to it; False
-    if that cannot be found out.
+    """Return whether a client is connected to a listening socket; False if that cannot be found
+    out.
 
-    A connection attempt would do harm: QEMU would accept it once the present client is gone, and
-    stop the machine.
+    The socket's state is read from /proc, since a connection attempt would do harm: QEMU would
+    accept it once the present client is gone, and stop the machine.
 
     Args:
         address: HOST:PORT, :PORT or the path of a unix socket, as in rsp.connect().

@@ -54,7 +54,7 @@ class AggOptions:
     """The options of dtrace(1) for aggregations, under dtrace(1)'s names.
 
     Attributes:
-        names: text of recorded addresses.
+        names: formats recorded addresses.
     """
 
     agghist: bool = False
@@ -78,7 +78,7 @@ class AggOptions:
 
 
 def _shown_key(value: Value, field: Field, options: AggOptions, *, narrow: bool = False) -> str:
-    """Return the text of a key, in the columns of the default layout.
+    """Return the text of a key, padded as in the default layout.
 
     Args:
         narrow: make strings right-aligned and narrower, as agghist and aggpack have them.
@@ -248,7 +248,7 @@ def formatted_rows(
     printa()'s format.
 
     Args:
-        symbolise: (address) -> its name.
+        symbolise: returns the name of an address.
     """
     rows = []
     for key, data in sorted_rows(tables, options):

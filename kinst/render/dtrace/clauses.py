@@ -35,8 +35,8 @@ class TraceStyle:
     Attributes:
         quiet: whether only the values are shown (-q).
         raw: whether strings are shown as bytes (rawbytes).
-        symbolise: (address) -> its name.
-        names: text of stacks and symbols.
+        symbolise: returns the name of an address.
+        names: formats stacks and symbols.
         flow: whether rows are indented by function (flowindent).
     """
 
@@ -137,8 +137,12 @@ def _trace(out: TemplateBuilder, field: Field, style: TraceStyle) -> None:
 
 
 def _dumped(fields: tuple[Field, ...]) -> Column:
-    """Return a function that formats the field of tracemem() in many records: as a dump of the
-    whole field or, if there is a second field, of as many bytes as that says."""
+    """Return a function that formats the data of tracemem() in many records as dumps.
+
+    Args:
+        fields: the field with the data; a second field, if there is one, says how many bytes of the
+            data to show.
+    """
     memory = fields[0]
 
     def column(rows: Bytes) -> list[object]:

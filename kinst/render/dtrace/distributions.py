@@ -111,7 +111,7 @@ def _labels(function: AggFunction, buckets: int) -> list[str]:
 
 def _shown_range(function: AggFunction, counts: Sequence[int]) -> tuple[int, int]:
     """Return the first and the last bucket to show: the buckets with data, and an empty one on
-    either side."""
+    either side. If no bucket has data, return a fixed range."""
     last = len(counts) - 1
     used = [i for i, count in enumerate(counts) if count]
     if not used:

@@ -69,8 +69,9 @@ def planned_rows(probes: Sequence[ListedProbe]) -> str:
 
 
 def _alike(one: ListedProbe, other: ListedProbe | None) -> bool:
-    """Return whether a probe has the same stability report as the next one: both have the same id,
-    or both are instructions of one provider (their names are offsets)."""
+    """Return whether a probe has the same stability report as the next probe. True if both have the
+    same id, or if both are instructions of one provider (their names are offsets); False if there
+    is no next probe."""
     if other is None:
         return False
     instructions = one.provider == other.provider and one.name.isdecimal() == other.name.isdecimal()

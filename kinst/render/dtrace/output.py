@@ -25,8 +25,8 @@ class TextOutput:
         self._file.flush()
 
     def reopen(self, path: str) -> None:
-        """Write to the end of a file from now on; for the path "", to the first destination again.
-        If the file cannot be opened, report that and use the first destination."""
+        """Append text to a file from now on. For the path "", use the first destination again; also
+        if the file cannot be opened, which is then reported."""
         self.close()
         if path:
             try:

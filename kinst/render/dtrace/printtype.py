@@ -34,7 +34,7 @@ def print_value(type_: DType, data: bytes, symbolise: Symbolise) -> str:
     Args:
         type_: type of the value.
         data: bytes of the value.
-        symbolise: (address) -> module`function.
+        symbolise: returns module`function of an address.
     """
     out: list[str] = []
     _Printer(data, symbolise, out).member("", type_, 0, 0, 0, 0)

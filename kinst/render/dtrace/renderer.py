@@ -38,7 +38,11 @@ HEADER = f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}\n"
 
 
 def agg_options(options: Options, symbols: SymbolText) -> AggOptions:
-    """Return the program's options that concern aggregations."""
+    """Return the options that concern aggregations, from the options of a program.
+
+    Args:
+        symbols: formats recorded addresses.
+    """
     return AggOptions(
         agghist=options.agghist,
         aggpack=options.aggpack,
