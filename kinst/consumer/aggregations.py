@@ -157,8 +157,8 @@ def _key_fields(aggregation: AggregationVariable, layout: AggregationLayout) -> 
 
 
 def _wrap(value: KeyValue, key: Field) -> KeyValue:
-    """Return the value of a constant key as reading it from a table would give: cut to the size and
-    sign of its type."""
+    """Return a constant key, cut to the size and sign of its type, so that it equals what reading a
+    key from a table gives."""
     if isinstance(value, bytes):
         return value.partition(b"\0")[0]
     value &= (1 << 8 * key.size) - 1
@@ -393,8 +393,8 @@ class AggregationStore:
 
 
 def key_rank(table: KeyedTable, key: Key, position: int = 0) -> tuple[KeyValue, ...]:
-    """Return the value by which a key of an aggregation is sorted: its parts from number `position`
-    on, followed by the parts before. Integers count as unsigned."""
+    """Return the sort key for a key of an aggregation: a tuple of the key's parts from number
+    `position` on, followed by the parts before it. Integers count as unsigned."""
     plain = tuple(
         v if isinstance(v, bytes) else v & ((1 << 8 * f.size) - 1)
         for v, f in zip(key, table.keys, strict=True)

@@ -57,8 +57,8 @@ def described(letter: str, text: str, file: str) -> str:
 
 
 def description_matched(program: str, probes: int) -> str:
-    """Return the message of how many probes an option -n, -P, -m, -f or -i matched. As dtrace(1)
-    does, it shows only the probe descriptions of the option's argument.
+    """Return the message of how many probes an option -n, -P, -m, -f or -i matched. As in
+    dtrace(1), the message shows only the probe descriptions of the option's argument.
 
     Args:
         program: the option's argument.

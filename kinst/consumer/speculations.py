@@ -19,9 +19,10 @@ class Speculations(Generic[Item]):
         self._ended: OrderedDict[int, bool] = OrderedDict()  # use -> whether it was committed
 
     def keep(self, use: int, record: Item) -> bool:
-        """Store a record of a speculation. If that speculation was discarded already, drop the
-        record. Return whether it was committed already, so that the caller must show the record
-        now; then nothing is stored.
+        """Decide what happens to a record of a speculation: store it while the speculation is
+        neither committed nor discarded, and drop it if the speculation was discarded. Return
+        whether the speculation was committed: then the record is not stored, and the caller must
+        show it now.
 
         Args:
             use: number of the speculation's use.

@@ -68,8 +68,8 @@ class Prepared:
 
 
 def prepared(isa: str, asked: str = "") -> Prepared | None:
-    """Return the newest complete kernel in the cache that fits a request; None if there is none. It
-    is fast and uses no network.
+    """Return the newest complete kernel in the cache that fits a request; None if there is none.
+    This uses no network.
 
     Args:
         isa: name of the ISA.
@@ -433,8 +433,12 @@ def _kernels(apt: Apt, architecture: str) -> list[Release]:
 
 
 def _places(release: str) -> dict[str, str]:
-    """Return the path in the cache for each path in Debian's packages, where a path that ends in a
-    slash is a folder. If several paths match a file, the first counts."""
+    """Return which files of Debian's packages kinst needs: their path in a package, with their path
+    in the cache.
+
+    A path that ends in a slash stands for all files of that folder. If a file of a package matches
+    several paths, the first one counts.
+    """
     kernel, modules = f"boot/vmlinuz-{release}", f"lib/modules/{release}/"
     config, debug = f"boot/config-{release}", f"usr/lib/debug/boot/vmlinux-{release}"
     return {

@@ -19,8 +19,8 @@ def flows_of(columns: Columns, isa: Isa) -> Flows:
     """Return where control goes from each instruction, as far as the ISA alone knows: no
     instruction is said to fault.
 
-    The ISA decodes all instructions with marks at once (Isa.leads). Of all other instructions, it
-    decodes one for each encoding (Isa.flow).
+    The ISA decodes all instructions with marks (Columns.marks) at once by Isa.leads(). Of all other
+    instructions, it decodes one for each encoding by Isa.flow().
     """
     leads = isa.leads(columns)
     kind, target = leads.kind.copy(), leads.target.copy()

@@ -166,8 +166,8 @@ def idle_of(flows: Flows, padding: Bools, follows: Bools) -> Bools:
 
 
 def _spread(begins: Bools, within: Bools) -> Bools:
-    """Return, for each index, whether it is in an unbroken stretch of `within`, at or after an
-    index of `begins` in that stretch."""
+    """Return, for each instruction, whether an unbroken stretch of instructions of `within` leads
+    from an instruction of `begins` to it. Both ends belong to the stretch."""
     rows = np.arange(len(within))
     began = np.maximum.accumulate(np.where(begins & within, rows, -1))
     broken = np.maximum.accumulate(np.where(~within, rows, -1))
@@ -175,8 +175,8 @@ def _spread(begins: Bools, within: Bools) -> Bools:
 
 
 def ended_of(flows: Flows) -> Bools:
-    """Return, for each instruction, whether control never continues at the next one, neither by
-    falling through nor by a return."""
+    """Return, for each instruction, whether control can neither fall through to the next
+    instruction nor return there."""
     ends = np.isin(flows.kind, (JUMP, RETURN, INDIRECT, TRAP))
     return ends & ~flows.falls
 

@@ -92,6 +92,6 @@ def argument_types(pattern: ProbePattern, types: TypeSource) -> Sequence[DType] 
 
 
 def listed(providers: Mapping[str, Provider]) -> list[Found]:
-    """Return the probes that exist without a description naming them, in the order of their ids,
+    """Return the probes that exist even if no description names them, in the order of their ids,
     which start at FIRST_ID."""
     return [found for p in providers.values() for found in p.listed()]

@@ -82,7 +82,8 @@ class SystemKind(Protocol):
         ...
 
     def lacks(self, name: str, elf: Elf) -> str:
-        """Return why kernels with this ELF file lack a part of D, or "" if they have it.
+        """Return why kernels with this ELF file do not have a part of D, or "" if they have that
+        part.
 
         Args:
             name: a built-in variable, a subroutine or an action of D.
@@ -121,15 +122,15 @@ def kinds() -> tuple[SystemKind, ...]:
 
 
 def of_image(elf: Elf) -> SystemKind:
-    """Return the system that an ELF file is a kernel of, or the fallback for unknown kernels."""
+    """Return the system whose kernel an ELF file is; the fallback system for an unknown kernel."""
     return next(kind for kind in kinds() if kind.fallback or kind.knows(elf))
 
 
 def of_host() -> SystemKind:
-    """Return the system that kinst itself runs on, or the fallback if no system is the host's.
+    """Return the system that kinst itself runs on; the fallback system if kinst does not know it.
 
     kinst fetches kernels of this system. If no kernel is traced, BEGIN, END and timers use its
-    dialect.
+    dialect of D.
     """
     own = next((kind for kind in _kinds() if kind.hosts and not kind.fallback), None)
     return own or next(kind for kind in kinds() if kind.fallback)

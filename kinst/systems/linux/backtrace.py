@@ -84,9 +84,9 @@ def by_frames(
     stack, frame = registers[chain.stack], registers[chain.frame]
 
     def valid(address: int) -> bool:
-        """Return whether `address` can be the frame pointer of a frame whose lowest address is
-        `stack`: it is aligned and, if frame records lie below the frame pointer, within the
-        thread's stack."""
+        """Return whether `address` can be the next frame pointer. It must be aligned and above the
+        previous frame (by_frames' variable `stack`). If frame records lie below the frame pointer,
+        it must also be within the thread's stack."""
         size = -chain.next_at if chain.next_at < 0 else 0
         top = stack + THREAD_STACK - 1 & -THREAD_STACK if size else MASK
         return not address & 7 and stack + size <= address <= top

@@ -1,5 +1,5 @@
-"""How a process of Linux becomes the command of a trace, and how memory shows that the command has
-ended.
+"""How memory of a Linux kernel shows that a process has become the command of a trace (-c), and
+that this command has ended.
 
 Source: fs/exec.c (execve); kernel/exit.c: exit_notify() leaves a process a zombie until its parent
 asks for its status, and __exit_signal() counts its other threads down.

@@ -98,8 +98,13 @@ class Ftrace:
         return max(self._call_sites, key=fitting)
 
     def _at(self, site: int, size: int) -> bytes:
-        """Return live code; b"" if nothing is mapped there, which happens before a module's first
-        record if a wrong layout is tried."""
+        """Return the live bytes of a possible call site, or b"" if they are not mapped. With a
+        wrong layout, the call site of a module's first record may lie outside of the module.
+
+        Args:
+            site: running address of the call site.
+            size: its size in bytes.
+        """
         try:
             return self._kernel.read(site, size)
         except UnmappedError:
@@ -216,7 +221,7 @@ class Ftrace:
     def refusal(
         self, address: int, size: int, live: bytes, flags_now: U64 | None = None
     ) -> str | None:
-        """Return why an instruction at ftrace's call sites may not be planted.
+        """Return why an instruction may not be planted because of ftrace.
 
         Returns:
             None if the instruction is outside of all call sites. "" if it is in a call site that

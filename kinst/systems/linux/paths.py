@@ -90,8 +90,9 @@ class _Walk:
     """Emitter of the function path(place, root, work, room) of codegen/helpers/paths.py, which
     writes the path of a file as text.
 
-    place and root are addresses of a struct path, a pair of mount and directory entry; a root of 0
-    means the topmost directory. The text grows downwards in the buffer at work.
+    `place` and `root` are addresses of a struct path, a pair of mount and directory entry; a root
+    of 0 means the topmost directory. The function writes the text into the buffer `work`, from its
+    end downwards.
     """
 
     def __init__(self, unit: Unit, code: IrFunction, paths: LinuxPaths) -> None:
