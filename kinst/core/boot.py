@@ -47,13 +47,13 @@ class GuestFiles(Protocol):
         ...
 
     def beside(self, initrd: bytes, busybox: Path) -> bytes:
-        """Return the user's initial RAM disk with kinst's helper program added. Raises KinstError
-        if busybox cannot be read."""
+        """Return the user's initial RAM disk with the files of kinst's helper program added. Raises
+        KinstError if busybox cannot be read."""
         ...
 
     def starting_beside(self, append: str) -> str:
-        """Return the kernel's command line that starts kinst's helper program in the user's initial
-        RAM disk, followed by `append`."""
+        """Return a kernel command line: `append`, and parameters that start kinst's helper program
+        in the user's initial RAM disk."""
         ...
 
 
@@ -95,7 +95,7 @@ class Boot:
             end: value of {end} in Boot.line, in bytes.
             size: value of {size} in Boot.line, in bytes.
             append: what the user adds.
-            own: whether to add Boot.own, for a guest that kinst controls.
+            own: whether to add Boot.own, for an initial RAM disk with kinst's own init.
         """
         parts = (self.line.format(end=end, size=size), self.own if own else "", append)
         return " ".join(filter(None, parts))

@@ -73,12 +73,13 @@ class AggregationLayout:
     """Layout of an aggregation's table.
 
     Attributes:
-        counters: offset of the counters in each CPU's counter block, for a count() with constant
-            keys that has counters besides its table; else -1. The counter of entry i has 8 bytes at
-            counters + 8*i. The value of a key is the sum of the table's entries and the counters.
-        slots: number of counters of a count() with one integer key that has counters besides its
-            table; else 0. Counter i is that of the key whose word is in slot i of the slot table. A
-            key's word is the key, zero-extended, plus SLOT_BIAS, modulo 2**64; it is never 0.
+        counters: offset in each CPU's counter block of the 8-byte counters that some count()s have
+            besides their table; -1 if there are none. Counter i is at counters + 8*i. The value of
+            a key is the sum of the table's entries and the key's counters. With constant keys,
+            counter i belongs to entry i.
+        slots: number of counters of a count() with one integer key; 0 for any other aggregation.
+            Counter i belongs to the key whose word is in slot i of the slot table. A key's word is
+            the key, zero-extended, plus SLOT_BIAS, modulo 2**64; it is never 0.
         slot_table: offset in the globals area of the slot table, which has `slots` words.
     """
 

@@ -260,11 +260,12 @@ class CommandSpan:
 
 @dataclass(frozen=True, slots=True)
 class TrapPath:
-    """How the kernel's breakpoints and faults reach kinst's code.
+    """How the kernel's breakpoints and faults reach kinst's code: addresses of the functions that
+    kinst hooks.
 
     Attributes:
-        hooks: addresses of the hooked functions, of each of which a detour may displace HOOK_BYTES:
-            trap_hook, fault_hook and bug_hook of Facts, as far as known.
+        hooks: addresses of trap_hook, fault_hook and bug_hook of Facts, as far as known. A detour
+            may displace the first HOOK_BYTES of each function.
         pc_delta: Facts.trap_pc_delta.
     """
 
@@ -373,14 +374,18 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of a loaded module and its running address."""
+    """A section of a loaded module, with the address at which it is loaded."""
 
     name: str
     address: int
 
 
 class LoadedModule(Protocol):
-    """A module as it is loaded into the kernel. text: addresses [start, end) of its code."""
+    """A module as it is loaded into the kernel.
+
+    Attributes:
+        text: addresses [start, end) of the module's code.
+    """
 
     @property
     def name(self) -> str: ...
@@ -411,8 +416,8 @@ class Symbols(Protocol):
         ...
 
     def counterpart(self, name: str) -> str:
-        """Return what this kernel has in place of a function that only another system's kernel has
-        (for a hint); "" if nothing is known."""
+        """Return, for a hint, what this kernel has in place of a function that only another
+        system's kernel has; "" if nothing is known."""
         ...
 
     def function_at(self, address: int) -> Function | None:
