@@ -199,7 +199,7 @@ class SiteWork:
 
     @property
     def snippets(self) -> tuple[Snippet, ...]:
-        """All snippets of the work, in the order in which they run."""
+        """All snippets of a site's work, in the order in which they run."""
         counts = [body.guard for body in self.inline if body.guard is not None]
         snippets = [*counts, *self.guards]
         if self.indexed is not None:
@@ -211,13 +211,13 @@ class SiteWork:
 
     @property
     def guards(self) -> tuple[Snippet, ...]:
-        """The guards of the calls in `asked`."""
+        """The guards of the calls in SiteWork.asked."""
         return tuple(body.guard for body in self.asked if body.guard is not None)
 
     @property
     def calls(self) -> tuple[CallBody | CountBody, ...]:
-        """The calls and the counting that are done inside a frame. For indexed or recorded work,
-        this is the fallback `otherwise`."""
+        """The calls and the counting of a site's work that are done inside a frame. For indexed or
+        recorded work, this is the fallback `otherwise`."""
         with_another_way = self.indexed or self.recorded
         return (
             self.frame or self.asked or ((with_another_way.otherwise,) if with_another_way else ())

@@ -168,7 +168,7 @@ class Flows:
 
     @property
     def direct(self) -> Bools:
-        """Whether each instruction has a target."""
+        """Whether each instruction is a direct jump, branch or call, which has a target."""
         targeted: Bools = self.target != 0
         return targeted
 
@@ -197,7 +197,8 @@ class TrampolineBatch:
     high: int
 
     def take(self, which: I64 | Bools) -> TrampolineBatch:
-        """Return a batch of the selected instructions, in the order of `which`."""
+        """Return a batch of the trampolines of the selected instructions, in the order of
+        `which`."""
         return TrampolineBatch(
             self.columns.take(which), self.counters[which], self.count[which],
             self.falls_into[which], self.head[which], self.low, self.high,

@@ -149,9 +149,8 @@ class StoppingIsa(ABC):
         return None
 
     def thunk(self, name: str) -> Flow | None:
-        """Return the flow of a jump to a thunk: of the return or indirect jump that compilers
-        replace by a jump to this function (return thunk, retpoline). None if the function with this
-        name is no thunk."""
+        """Return the flow that a jump to this function stands for if the function is a thunk
+        (retpoline, return thunk): a return or an indirect jump. None for any other function."""
         return None
 
     def has_sequences(self, code: bytes) -> bool:

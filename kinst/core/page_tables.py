@@ -116,7 +116,7 @@ class Paging(ABC):
     FREE_IN_NEW_TABLES: bool = False
 
     def __init__(self, *formats: Format) -> None:
-        """Set the formats of entries.
+        """Set the formats of page table entries.
 
         Args:
             formats: one for each page size.

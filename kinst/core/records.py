@@ -148,7 +148,7 @@ class DynamicLayout:
 
     @property
     def key_words(self) -> int:
-        """How many 8-byte words the keys take, with the gaps between them."""
+        """How many 8-byte words the keys of an entry take, with the gaps between the keys."""
         return self.value.offset // 8
 
 

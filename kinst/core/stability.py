@@ -35,11 +35,12 @@ class Attributes:
     dependency: int
 
     def reaches(self, minimum: Attributes) -> bool:
-        """Whether each attribute is at least that of `minimum` (libdtrace's dt_attr_cmp())."""
+        """Whether each stability attribute is at least that of `minimum` (libdtrace's
+        dt_attr_cmp())."""
         return self.least(minimum) == minimum
 
     def least(self, other: Attributes) -> Attributes:
-        """Return attributes with the lower of the two values for each of name, data and
+        """Return stability attributes with the lower of the two values for each of name, data and
         dependency."""
         return Attributes(
             min(self.name, other.name),
@@ -52,8 +53,8 @@ class Attributes:
 
 
 def attributes(text: str) -> Attributes:
-    """Parse a text like Evolving/Evolving/Common, in any case, and return the attributes. Raises
-    ValueError."""
+    """Parse a text like Evolving/Evolving/Common, in any case, and return the stability attributes.
+    Raises ValueError."""
     name, data, dependency = text.lower().split("/")
     levels = [level.lower() for level in LEVELS]
     classes = [name.lower() for name in CLASSES]

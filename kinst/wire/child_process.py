@@ -166,7 +166,7 @@ class Child:
         *,
         keeps_groups: bool = False,
     ) -> None:
-        """Start the process.
+        """Start the child process.
 
         Args:
             argv: program and arguments.
@@ -182,13 +182,13 @@ class Child:
         self.exit_fd = os.pidfd_open(self.pid)
 
     def status(self) -> int | None:
-        """Return the exit status of the process, or minus the signal that ended it; None while it
-        runs."""
+        """Return the exit status of the child process, or minus the signal that ended it; None
+        while it runs."""
         return self._process.poll()
 
     def end(self, grace: float = 0.0) -> int:
-        """Wait up to `grace` seconds for the process to end, then kill it. Return its exit status,
-        or minus the signal that ended it."""
+        """Wait up to `grace` seconds for the child process to end, then kill it. Return its exit
+        status, or minus the signal that ended it."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace)
         if self._process.poll() is None:
@@ -221,12 +221,12 @@ class Pump:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Return a file descriptor that is readable when take() has something to return."""
+        """Return a file descriptor that is readable when take() has data to return."""
         return self._bell.fileno()
 
     def take(self) -> list[tuple[str, bytes]]:
-        """Return the data that has arrived since the last call, as (stream, bytes) in order. Empty
-        bytes mean that the stream has ended."""
+        """Return the data that has arrived on the streams since the last call, as (stream, bytes)
+        in order. Empty bytes mean that the stream has ended."""
         with contextlib.suppress(BlockingIOError):
             self._bell.recv(4096)
         with self._lock:

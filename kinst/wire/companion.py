@@ -78,8 +78,8 @@ class Channel:
         return bytes(out)
 
     def exhaust(self) -> None:
-        """Shut down sending, then wait until the other end is closed. Data that still arrives is
-        dropped."""
+        """Shut down sending on the stream, then wait until the other end is closed. Data that still
+        arrives is dropped."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
             while self._sock.recv(1 << 16):
@@ -93,12 +93,12 @@ class Companion:
     """A companion process, as kinst sees it."""
 
     def __init__(self, serve: Callable[[Channel], None], kept: Sequence[int] = ()) -> None:
-        """Fork the process.
+        """Fork the companion process.
 
         Args:
-            serve: called in the process with its end of the stream. The process ends when this
+            serve: called in the companion with its end of the stream. The companion ends when this
                 function returns.
-            kept: file descriptors that the process keeps.
+            kept: file descriptors that the companion keeps.
         """
         ours, theirs = socket.socketpair()
         self.pid = os.fork()
@@ -137,8 +137,8 @@ class Companion:
         return value, descriptor
 
     def close(self) -> bool:
-        """End the stream and wait until the companion has ended. Return whether it ended with
-        status 0."""
+        """End the stream to the companion and wait until the companion has ended. Return whether it
+        ended with status 0."""
         self._channel.close()
         with contextlib.suppress(OSError):
             _, status = os.waitpid(self.pid, 0)

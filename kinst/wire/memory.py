@@ -85,7 +85,7 @@ class SharedMemory:
         return extents
 
     def clear(self, offset: int, size: int) -> None:
-        """Zero a range of whole pages and free them (madvise(2), MADV_REMOVE)."""
+        """Zero a range of whole pages of the memory and free them (madvise(2), MADV_REMOVE)."""
         self.map.madvise(mmap.MADV_REMOVE, offset, size)
 
     def close(self) -> None:
@@ -109,11 +109,11 @@ class AnonymousFile:
         os.close(self.fd)
 
     def read(self) -> bytes:
-        """Return the whole content."""
+        """Return the whole content of the file."""
         return os.pread(self.fd, os.fstat(self.fd).st_size, 0)
 
     def write(self, data: bytes) -> None:
-        """Write the content from the start of the file."""
+        """Write data at the start of the file."""
         os.pwrite(self.fd, data, 0)
 
 
@@ -147,7 +147,7 @@ class DeviceMemory:
     wait for Python's garbage collector."""
 
     def __init__(self, fd: int, size: int) -> None:
-        """Map the first `size` bytes of the file. Raises OSError."""
+        """Map the first `size` bytes of a device's file. Raises OSError."""
         self._size = size
         self._address = _map(0, size, mmap.MAP_SHARED, fd)
         self._open = True
@@ -156,7 +156,7 @@ class DeviceMemory:
         return memoryview((ctypes.c_ubyte * self._size).from_address(self._address)).cast("B")
 
     def close(self) -> None:
-        """Unmap the file. Safe to call twice.
+        """Unmap the device's file. Safe to call twice.
 
         Anonymous memory replaces the mapping, and is never unmapped, because views may still
         exist."""

@@ -107,7 +107,8 @@ class InjectedCalls:
         self._called = False
 
     def stand(self) -> None:
-        """Stop the process's first thread, and prepare it for system calls. To be called once."""
+        """Stop the first thread of the other process, and prepare the thread for system calls. To
+        be called once."""
         _ptrace(_INTERRUPT, self._pid)
         self._stopped()
         self._before = self._registers()
@@ -121,15 +122,16 @@ class InjectedCalls:
         self._process.write(self._stack, data)
 
     def _stopped(self) -> None:
-        """Wait until the thread has stopped for PTRACE_INTERRUPT, at the point where the kernel
-        decides whether to restart a system call and before any further instruction."""
+        """Wait until the other process's thread has stopped for PTRACE_INTERRUPT. It stops before
+        its next instruction, at the point where the kernel decides whether to restart a system
+        call."""
         while (status := self._wait()) >> 16 != _STOP:
             self._note(os.WSTOPSIG(status))
             _ptrace(_CONTINUE, self._pid)
 
     def let_go(self) -> None:
-        """Restore the thread's registers, let it run, and deliver the signals that arrived
-        meanwhile."""
+        """Restore the registers of the other process's thread, let the thread run, and deliver the
+        signals that arrived meanwhile."""
         try:
             if self._called:
                 _ptrace(_INTERRUPT, self._pid)
@@ -150,7 +152,8 @@ class InjectedCalls:
         return status
 
     def _note(self, number: int) -> None:
-        """Keep a signal that arrived while the thread was stopped, for let_go() to deliver."""
+        """Keep a signal that arrived while the other process's thread was stopped, for let_go() to
+        deliver."""
         if number not in (signal.SIGTRAP, signal.SIGSTOP, _AT_CALL):
             self._signals.append(number)
 
@@ -165,21 +168,22 @@ class InjectedCalls:
         _ptrace(_SETREGS, self._pid, 0, ctypes.addressof(raw))
 
     def _state(self) -> bytes:
-        """Return the thread's floating-point and vector registers, in the format NT_X86_XSTATE."""
+        """Return the floating-point and vector registers of the other process's thread, in the
+        format NT_X86_XSTATE."""
         raw = ctypes.create_string_buffer(_MOST_STATE)
         where = (ctypes.c_size_t * 2)(ctypes.addressof(raw), _MOST_STATE)  # struct iovec
         _ptrace(_GETREGSET, self._pid, _XSTATE, ctypes.addressof(where))
         return raw.raw[: where[1]]
 
     def _blocked(self) -> int:
-        """Return the thread's signal mask."""
+        """Return the signal mask of the other process's thread."""
         raw = ctypes.c_uint64()
         _ptrace(_GETSIGMASK, self._pid, ctypes.sizeof(raw), ctypes.addressof(raw))
         return raw.value
 
     def _syscall_instruction(self) -> int:
-        """Return the address of a syscall instruction in the process: in the vdso (vdso(7)) or, if
-        there is none, directly before the thread's program counter."""
+        """Return the address of a syscall instruction in the other process: in the vdso (vdso(7))
+        or, if there is none, directly before its thread's program counter."""
         for mapping in self._process.mappings():
             if mapping.path == "[vdso]":
                 at = self._process.read(mapping.start, mapping.size).find(_SYSCALL)
@@ -193,8 +197,8 @@ class InjectedCalls:
         raise TargetError(f"process {self._pid} has no system call instruction that kinst can use")
 
     def call(self, number: int, *arguments: int) -> int:
-        """Make the thread execute a system call, and return the call's result. Raises TargetError
-        if the call fails."""
+        """Make the other process's thread execute a system call, and return the call's result.
+        Raises TargetError if the call fails."""
         assert self._before is not None
         argument_registers = dict(zip(_ARGUMENTS, arguments, strict=False))
         call_registers = {"rip": self._code, "rsp": self._stack, "rax": number, "orig_rax": MASK}
@@ -214,8 +218,8 @@ class InjectedCalls:
     # The calls that kinst needs.
 
     def make_memory(self, name: str, size: int) -> int:
-        """Create anonymous memory of `size` bytes in the process (memfd_create(2)), and return its
-        file descriptor there."""
+        """Create anonymous memory of `size` bytes in the other process (memfd_create(2)), and
+        return its file descriptor there."""
         assert self._before is not None
         at = (self._stack - _BELOW) & -16
         text = name.encode() + b"\0"
@@ -229,14 +233,15 @@ class InjectedCalls:
         return number
 
     def map_file(self, address: int, size: int, descriptor: int, offset: int) -> None:
-        """Map a file of the process, shared, at an address of the process, in place of what is
-        mapped there."""
+        """Map a file that the other process has opened, shared, at an address of that process. The
+        mapping replaces what is mapped there."""
         rights = mmap.PROT_READ | mmap.PROT_WRITE
         flags = mmap.MAP_SHARED | _MAP_FIXED
         self.call(_MMAP, address, size, rights, flags, descriptor, offset)
 
     def map_anonymous(self, address: int, size: int) -> None:
-        """Map zeroed pages at an address of the process, in place of what is mapped there."""
+        """Map zeroed pages at an address of the other process. The mapping replaces what is mapped
+        there."""
         rights = mmap.PROT_READ | mmap.PROT_WRITE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
         self.call(_MMAP, address, size, rights, flags, MASK, 0)

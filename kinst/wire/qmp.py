@@ -85,11 +85,11 @@ class Qmp:
         self.close()
 
     def close(self) -> None:
-        """Close the connection. Safe to call twice."""
+        """Close the connection to the QMP monitor. Safe to call twice."""
         self._sock.close()
 
     def agree(self) -> None:
-        """Read the monitor's greeting and negotiate capabilities, unless that was done before.
+        """Read the QMP monitor's greeting and negotiate capabilities, unless that was done before.
         Raises TargetError if the peer is not a QMP monitor."""
         if self._agreed:
             return
@@ -129,8 +129,8 @@ class Qmp:
                 return answer["return"]
 
     def _line(self, deadline: float) -> dict[str, Any]:
-        """Return the monitor's next line, parsed; {} if it is not a JSON object. Raises TargetError
-        after the deadline (time.monotonic())."""
+        """Return the QMP monitor's next line, parsed; {} if it is not a JSON object. Raises
+        TargetError after the deadline (time.monotonic())."""
         while (late := time.monotonic() > deadline) or b"\n" not in self._input:
             left = max(0.0, deadline - time.monotonic())
             if late or not select.select([self._sock], [], [], left)[0]:

@@ -140,10 +140,10 @@ class Registers(Mapping[str, int]):
 
     def __init__(self, rsp: Rsp, thread: str, values: dict[str, int],
                  asked: Mapping[str, RegisterInfo]) -> None:  # fmt: skip
-        """Keep the values that were read at a stop.
+        """Keep the register values that were read at a stop.
 
         Args:
-            values: values by name.
+            values: register values by name.
             asked: the registers that are read only when they are looked up, by name.
         """
         self._rsp = rsp
@@ -153,8 +153,8 @@ class Registers(Mapping[str, int]):
         self._expired = False
 
     def expire(self) -> None:
-        """Forbid further reads, because the machine is about to run. Values that have been read
-        stay available."""
+        """Forbid further reads of registers, because the machine is about to run. Values that have
+        been read stay available."""
         self._expired = True
 
     def __getitem__(self, name: str) -> int:

@@ -140,8 +140,8 @@ class Rsp:
 
     @classmethod
     def adopted(cls, descriptor: int, agreed: Agreed) -> Rsp:
-        """Return a client for a connection that another process has made and does not use at the
-        moment.
+        """Return a client of a GDB stub for a connection that another process has made and does not
+        use at the moment.
 
         Nothing is sent, so the machine may be running.
 
@@ -157,20 +157,21 @@ class Rsp:
 
     @classmethod
     def idle(cls, sock: socket.socket) -> Rsp:
-        """Return a client for a new connection without sending anything. Call its method begun() or
-        taken_over() before any other."""
+        """Return a client of a GDB stub for a new connection, without sending anything. Call the
+        client's begun() or taken_over() before any other method."""
         rsp = cls.__new__(cls)
         rsp._begin(sock)
         return rsp
 
     def begun(self) -> Rsp:
-        """Agree on protocol features with the stub, and return a new client that uses the same
+        """Agree on protocol features with the GDB stub, and return a new client that uses the same
         connection."""
         return Rsp(self._sock)
 
     def taken_over(self) -> Rsp:
-        """Take over the connection after its other user has ended or something has failed, perhaps
-        in the middle of a packet. Return a new client that uses the same connection.
+        """Take over the connection to a GDB stub after its other user has ended or something has
+        failed, perhaps in the middle of a packet. Return a new client that uses the same
+        connection.
 
         The machine is stopped afterwards, and has no breakpoints: QEMU removes them all at `?`. To
         end an unfinished packet, kinst sends bytes that a stub otherwise ignores."""
@@ -199,7 +200,8 @@ class Rsp:
         self._sock.close()
 
     def hang_up(self) -> None:
-        """Shut down the connection, also for other processes that have its descriptor."""
+        """Shut down the connection to the stub, also for other processes that have its
+        descriptor."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self.close()

@@ -57,7 +57,7 @@ class SymbolText:
         return text.format(self.symbol(value, type_).encode(), str)
 
     def symbol(self, value: bytes, type_: SymbolType) -> str:
-        """Return the name of an address that sym() or a similar function has recorded."""
+        """Return the name of an address that sym() or a similar D function has recorded."""
         address = words_of(value)[-1]
         symbol = self.names.symbol(value, type_)
         if type_.kind in ("mod", "umod"):
