@@ -376,5 +376,4 @@ def following_of(records: DecodedRecords) -> npt.NDArray[np.int64]:
 
 
 def _decoded(value: int | bytes) -> str:
-    """Return a recorded string or number as text."""
     return text(value) if isinstance(value, bytes) else str(value)

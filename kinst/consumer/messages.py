@@ -140,8 +140,8 @@ def _place(slot: int, cpus: int) -> str:
 
 
 def lost_faults(count: int, slot: int, cpus: int) -> Lost:
-    """Return the Lost event for faults of a CPU slot that later faults overwrote before kinst read
-    them.
+    """Return the Lost event that reports faults which kinst could not read, since later faults of
+    the same CPU slot had overwritten them.
 
     Args:
         count: number of faults.

@@ -41,7 +41,8 @@ class Kept:
                 self.full = True
 
     def _trim(self, slot: int) -> None:
-        """Cut the records of a CPU slot to the whole records that fit into `size` bytes."""
+        """Cut the records of a CPU slot to whole records of at most `size` bytes: the first ones
+        with fill, the last ones with ring."""
         data = np.concatenate(self._parts[slot])
         starts = find_records(data)
         if self._ring:

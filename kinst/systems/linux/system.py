@@ -359,8 +359,8 @@ def _slides(elf: Elf, text_base: int) -> list[int]:
 
 
 def _build_id(kernel: LinuxMemory, notes: tuple[int, int]) -> str:
-    """Return the build-id in the notes of the running kernel, or "" if they cannot be read or have
-    none.
+    """Return the build-id in the notes of the running kernel, or "" if the notes cannot be read or
+    have no build-id.
 
     Args:
         notes: linked addresses [start, end) of the notes.
