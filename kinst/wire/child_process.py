@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import os
 import queue
-import select
 import shutil
 import signal
 import socket
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kinst.core.errors import TargetError
+from kinst.wire.sockets import wait_until_ready
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -245,7 +245,7 @@ class Pump:
                 data = data[sock.send(data) :]
             except BlockingIOError:
                 left = deadline - time.monotonic()
-                if left <= 0 or not select.select([], [sock], [], left)[1]:
+                if left <= 0 or not wait_until_ready([], [sock], left)[1]:
                     raise TargetError(f"the guest does not read its {name}") from None
             except OSError as error:
                 raise TargetError(f"the guest's {name} is closed") from error
@@ -271,7 +271,7 @@ class Pump:
         while alive:
             while self._queued > _QUEUE_LIMIT:  # let the sender wait instead of filling memory
                 time.sleep(0.01)
-            select.select(list(alive.values()), [], [])
+            wait_until_ready(list(alive.values()))
             # The stream `last` is read first and queued last: by then, earlier data of the other
             # streams has arrived.
             arrived = {

@@ -7,13 +7,13 @@ OwnMonitor: getfd, migrate, migrate-incoming, migrate-set-capabilities)."""
 from __future__ import annotations
 
 import json
-import select
 import socket
 import struct
 import time
 from typing import Any, Self
 
 from kinst.core.errors import TargetError
+from kinst.wire.sockets import wait_until_ready
 
 _SECONDS = 20.0
 _POLL = 0.002  # seconds between two looks at a migration
@@ -133,7 +133,7 @@ class Qmp:
         TargetError after the deadline (time.monotonic())."""
         while (late := time.monotonic() > deadline) or b"\n" not in self._input:
             left = max(0.0, deadline - time.monotonic())
-            if late or not select.select([self._sock], [], [], left)[0]:
+            if late or not wait_until_ready([self._sock], seconds=left)[0]:
                 cause, instead = self._silence
                 said = f"{self._name} has not answered in {self._seconds:g} s"
                 raise TargetError(f"{said}: {cause}" if cause else said, instead)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import select
 import socket
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 
 from kinst.core.errors import TargetError, UnmappedError
 from kinst.wire.packets import StopReply, frame, parse_stop, unframe, unhex
+from kinst.wire.sockets import wait_until_ready
 
 _FEATURES = b"qSupported:swbreak+;hwbreak+;vContSupported+;xmlRegisters=i386"
 _QEMU = b"qqemu.sstepbits"  # only QEMU's stub knows this request
@@ -96,7 +96,7 @@ def greets(sock: socket.socket, seconds: float) -> bool:
     QEMU stops the machine for a new connection. As long as QEMU has another client, it does not
     accept the connection, and no answer comes."""
     sock.sendall(_END_OF_ANY + frame(b"?"))
-    return bool(select.select([sock], [], [], seconds)[0])
+    return bool(wait_until_ready([sock], seconds=seconds)[0])
 
 
 class Rsp:
@@ -181,7 +181,7 @@ class Rsp:
         # If the machine runs, the stub takes the first byte as a request to stop it.
         deadline = time.monotonic() + _NO_PROGRESS
         sock.sendall(_END_OF_ANY)
-        while select.select([sock], [], [], 0.1)[0] and time.monotonic() < deadline:
+        while wait_until_ready([sock], seconds=0.1)[0] and time.monotonic() < deadline:
             if not sock.recv(1 << 16):
                 break
         rsp = Rsp(sock)
@@ -322,8 +322,8 @@ class Rsp:
             if self.closed:
                 raise TargetError("the GDB stub closed the connection")
             remaining = deadline - time.monotonic()
-            readable, writable, _ = select.select(
-                [self._sock], [self._sock] if out else [], [], max(0.0, remaining)
+            readable, writable = wait_until_ready(
+                [self._sock], [self._sock] if out else [], max(0.0, remaining)
             )
             if not writable and (not readable or remaining < 0):
                 raise TargetError(f"the GDB stub has not answered for {timeout:g} s")
@@ -410,7 +410,7 @@ class Rsp:
             if self.closed:
                 raise TargetError("the GDB stub closed the connection")
             remaining = deadline - time.monotonic()
-            if not select.select([self._sock], [], [], max(0.0, remaining))[0]:
+            if not wait_until_ready([self._sock], seconds=max(0.0, remaining))[0]:
                 return None
             self._receive()
             if self._packets:

@@ -1,19 +1,65 @@
-"""Sockets of the host: a name that only one process can have, connected pairs for children, and
-whether a listening socket has a client.
+"""Sockets of the host: waiting for them, a name that only one process can have, connected pairs for
+children, and whether a listening socket has a client.
 
 Tested by tests/wire/test_sockets.py and tests/wire/test_companion.py."""
 
 from __future__ import annotations
 
 import os
+import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 # States in /proc/net/unix and /proc/net/tcp: the kernel's include/uapi/linux/net.h and
 # include/net/tcp_states.h.
 _UNIX_CONNECTED = "03"
 _TCP_ESTABLISHED = "01"
+
+
+class HasDescriptor(Protocol):
+    """A file, a socket, or another object with a descriptor."""
+
+    def fileno(self) -> int: ...
+
+
+_Source = TypeVar("_Source", bound="HasDescriptor | int")
+
+
+def wait_until_ready(
+    readable: Sequence[_Source], writable: Sequence[_Source] = (), seconds: float | None = None
+) -> tuple[list[_Source], list[_Source]]:
+    """Wait until a descriptor can be read or written, as select(2) does, but for descriptors of any
+    number: select(2) refuses numbers above 1023, which a process with many open files has.
+
+    Args:
+        readable: wait until one of these can be read, has ended or has failed.
+        writable: or until one of these can be written or has failed.
+        seconds: the longest wait; None waits without end.
+
+    Returns:
+        Those of `readable` and those of `writable` that are ready; two empty lists after `seconds`.
+    """
+    poll = select.poll()
+    events: dict[int, int] = {}
+    for source, event in (
+        *((source, select.POLLIN) for source in readable),
+        *((source, select.POLLOUT) for source in writable),
+    ):
+        descriptor = _descriptor(source)
+        events[descriptor] = events.get(descriptor, 0) | event
+        poll.register(descriptor, events[descriptor])
+    ready = dict(poll.poll(None if seconds is None else max(seconds, 0.0) * 1000))
+    failed = select.POLLERR | select.POLLHUP | select.POLLNVAL
+    return (
+        [s for s in readable if ready.get(_descriptor(s), 0) & (select.POLLIN | failed)],
+        [s for s in writable if ready.get(_descriptor(s), 0) & (select.POLLOUT | failed)],
+    )
+
+
+def _descriptor(source: HasDescriptor | int) -> int:
+    return source if isinstance(source, int) else source.fileno()
 
 
 def claim_name(name: str) -> socket.socket | None:

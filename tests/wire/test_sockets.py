@@ -1,11 +1,12 @@
-"""Whether a socket has a client, without connecting to it."""
+"""Waiting for descriptors of any number, and whether a socket has a client."""
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
-from kinst.wire.sockets import has_client
+from kinst.wire.sockets import has_client, stream_pair, wait_until_ready
 
 
 def test_a_unix_socket(tmp_path: Path) -> None:
@@ -32,3 +33,23 @@ def test_a_port() -> None:
             with taken:
                 assert has_client(f":{port}")
     assert not has_client("nonsense")
+
+
+def test_descriptors_above_1023_are_waited_for() -> None:
+    near, far = stream_pair()
+    numbered = [os.dup(near.fileno())]
+    while numbered[-1] < 1024:
+        numbered.append(os.dup(near.fileno()))
+    high = numbered[-1]
+    try:
+        assert wait_until_ready([high], seconds=0.0) == ([], [])
+        assert wait_until_ready([high], [high], 0.0) == ([], [high])
+        far.send(b"x")
+        assert wait_until_ready([high, near], seconds=1.0) == ([high, near], [])
+        assert near.recv(1) == b"x"
+        far.close()
+        assert wait_until_ready([near], seconds=None) == ([near], [])  # its end can be read
+    finally:
+        for descriptor in numbered:
+            os.close(descriptor)
+        near.close()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kinst.core.errors import TargetError
+from kinst.wire.sockets import wait_until_ready
 
 _PIECE = 1 << 16  # bytes of output that are read at once
 # The shell stops itself; after SIGCONT it executes the command, with the same process id.
@@ -86,7 +86,7 @@ class HeldCommand:
                 time.sleep(min(left, 0.01))
 
     def _read(self, timeout: float) -> None:
-        if not self._open or not select.select([self._output], [], [], timeout)[0]:
+        if not self._open or not wait_until_ready([self._output], seconds=timeout)[0]:
             return
         with suppress(BlockingIOError):
             data = os.read(self._output, _PIECE)
@@ -101,7 +101,7 @@ class HeldCommand:
         """
         deadline = time.monotonic() + _SETTLE
         while self._open and time.monotonic() < deadline:
-            if not select.select([self._output], [], [], 0.0)[0]:
+            if not wait_until_ready([self._output], seconds=0.0)[0]:
                 return
             self._read(0.0)
 
@@ -133,7 +133,7 @@ class FollowedProcess:
         """Wait for the end of the process for at most `timeout` seconds; return whether it has
         ended.
         """
-        return bool(select.select([self._fd], [], [], timeout)[0])
+        return bool(wait_until_ready([self._fd], seconds=timeout)[0])
 
     def close(self) -> None:
         os.close(self._fd)

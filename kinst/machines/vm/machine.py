@@ -5,7 +5,6 @@ commands.
 from __future__ import annotations
 
 import math
-import select
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +19,7 @@ from kinst.machines.vm.files import in_surroundings
 from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
 from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
 from kinst.machines.vm.warm import Loading
+from kinst.wire.sockets import wait_until_ready
 
 _PREPARE_TIMEOUT = 60.0
 _WARM_SECONDS = 20.0
@@ -307,7 +307,7 @@ class Vm(Guest):
                 return event
             assert self._rsp is not None
             fds = [self._rsp.fileno(), self.qemu.fileno()]
-            select.select(fds, [], [], min(left, 0.5))
+            wait_until_ready(fds, seconds=min(left, 0.5))
 
     def watch_heartbeat(self, address: int) -> None:
         """Let wait() report from now on if the kernel hangs with interrupts off.

@@ -13,7 +13,6 @@ Tested by tests/machines/vm/test_machine.py.
 
 from __future__ import annotations
 
-import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from kinst.machines.vm.files import FileServer, Share, Surroundings, slots
 from kinst.wire.child_process import Child, Pump, find_program
 from kinst.wire.memory import SharedMemory
 from kinst.wire.qmp import OwnMonitor
-from kinst.wire.sockets import stream_pair
+from kinst.wire.sockets import stream_pair, wait_until_ready
 
 _CHANNELS = ("console", "output", "control", "gdb", "monitor")  # sockets of QEMU
 _AFTER_PANIC = 3.0
@@ -431,7 +430,7 @@ class Qemu:
             if left <= 0:
                 late = f"the guest has not {what} in {timeout:g} s"
                 raise gone_error(Gone(late, self.console.last_lines(), "hang"))
-            select.select([self], [], [], min(left, 0.5))
+            wait_until_ready([self], seconds=min(left, 0.5))
 
     def control_line(self, verb: str) -> str | None:
         """Remove the oldest line of kinst's init that begins with the word `verb`, and return its
