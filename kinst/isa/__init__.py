@@ -1,7 +1,7 @@
-"""Instruction sets, one file or folder each; only they use the disassemblers.
+"""Instruction sets (ISAs), one file or folder each; only this package uses disassemblers.
 
-An instruction set is a module (or package) of this package that has a value `ISA`. It is found by
-its name, so adding one is adding one file (core/isa.py).
+An instruction set is a module or package in this package that has a value `ISA`. It is found by its
+name, so a new instruction set is one new file or folder (core/isa.py).
 
 Tested by tests/isa/test_isa_contract.py.
 """
@@ -27,16 +27,19 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Isa:
-    """Return the instruction set with this name. Raises KinstError if there is none."""
+    """Import and return the instruction set with this name. Raises KinstError if no instruction set
+    has the name."""
     _check(name)
     isa: Isa = importlib.import_module(f"{__name__}.{name}").ISA
     return isa
 
 
 def load_registers(name: str) -> RegisterNames:
-    """Return an instruction set's registers. If a module has them, only that module is loaded.
+    """Return the register names of the instruction set with this name. If it is a package, only its
+    module `registers` is imported.
 
-    Raises KinstError if there is no instruction set of this name."""
+    Raises KinstError if no instruction set has the name.
+    """
     _check(name)
     package = importlib.import_module(f"{__name__}.{name}")
     if not hasattr(package, "__path__"):
@@ -46,7 +49,7 @@ def load_registers(name: str) -> RegisterNames:
 
 
 def _check(name: str) -> None:
-    """Raise KinstError if there is no instruction set with this name."""
+    """Raise KinstError unless an instruction set has this name; the hint names similar ones."""
     every_name = names()
     if name not in every_name:
         close = get_close_matches(name, every_name, 1)
@@ -55,7 +58,7 @@ def _check(name: str) -> None:
 
 
 def of_machine(machine: int) -> Isa | None:
-    """Return the instruction set of an ELF file's e_machine, or None."""
+    """Return the instruction set for an ELF file's e_machine; None if kinst has none for it."""
     for name in names():
         isa: Isa | None = getattr(importlib.import_module(f"{__name__}.{name}"), "ISA", None)
         if isa is not None and isa.elf_machine == machine:
@@ -64,10 +67,16 @@ def of_machine(machine: int) -> Isa | None:
 
 
 def register_hint(isa: RegisterNames, name: str) -> str:
-    """Return what to type for a register that D does not know by this name, or "".
+    """Return a hint for a register name that D does not know: what to type instead, or that the
+    register belongs to another instruction set; "" if there is no hint.
 
-    name: as another tool spells it (rdx, %rdx, X2), or a register of another instruction set, whose
-    counterpart in function arguments is then named."""
+    For a register of another instruction set that holds a function argument, the hint names the
+    register that holds this argument in `isa`.
+
+    Args:
+        isa: registers of the traced kernel's instruction set.
+        name: the register as the user typed it, in another tool's spelling (rdx, %rdx, X2).
+    """
     bare = name.removeprefix("R_").lstrip("%").upper()
     if d_name := _named_register(isa, bare):
         return f"in D: regs[{d_name}]"
@@ -88,7 +97,11 @@ def register_hint(isa: RegisterNames, name: str) -> str:
 
 
 def _named_register(isa: RegisterNames, bare: str) -> str:
-    """Return the D name of a register by its upper-case name without R_, or ""."""
+    """Return the D name of a register of this instruction set; "" if it has no such register.
+
+    Args:
+        bare: the name in D or gdb, in upper case and without R_.
+    """
     names_of = {one.gdb_name.upper(): one.d_name for one in reversed(isa.registers)}
     names_of |= {one.d_name.removeprefix("R_"): one.d_name for one in isa.registers}
     return names_of.get(bare, "")

@@ -1,7 +1,7 @@
-"""Disassembly for completion: a disassembler alone, without the rest of an instruction set, which
-takes too long to load while a user types.
+"""Disassembly for completion by a disassembler alone: the rest of an instruction set takes too long
+to load while a user types.
 
-Each instruction set's decoder has its rules, as PLAIN.
+The decoder of each instruction set has the rules for it, as PLAIN.
 
 Tested by tests/isa/test_plain_text.py.
 """
@@ -16,13 +16,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PlainDisassembly:
-    """How to disassemble.
+    """Rules for disassembling the code of one instruction set for completion.
 
     Attributes:
         arch: capstone's architecture.
         mode: capstone's mode.
         parcel: bytes to skip if nothing decodes.
-        module: name of a module whose disassemble(code, address) is used instead of capstone.
+        module: name of a module whose disassemble(code, address) is used instead of capstone; "" to
+            use capstone.
     """
 
     arch: int = 0
@@ -32,7 +33,7 @@ class PlainDisassembly:
 
 
 def disassemble(rules: PlainDisassembly, code: bytes, address: int) -> Iterator[tuple[int, str]]:
-    """Yield (offset, text) of the instructions of code, as far as they are known."""
+    """Yield (offset in code, text) of the known instructions in code, in order."""
     if rules.module:
         rows: Iterator[tuple[int, str]] = import_module(rules.module).disassemble(code, address)
         return rows
@@ -48,5 +49,5 @@ def _by_capstone(rules: PlainDisassembly, code: bytes, address: int) -> Iterator
             yield where - address, f"{mnemonic} {operands}" if operands else mnemonic
         if at >= len(code):
             return
-        # Of two parcels where the lowest bits are set (RISC-V).
+        # A RISC-V instruction with its two lowest bits set has two parcels.
         at += 4 if rules.parcel == 2 and code[at] & 3 == 3 else rules.parcel

@@ -1,9 +1,9 @@
-"""Decoding of x86-64 by iced-x86; the opcode maps give the length of instructions that it does not
-know.
+"""Decoding of x86-64 by iced-x86; the lengths of instructions that iced-x86 does not know are from
+the opcode maps (_x86_length.py).
 
-Separate from the rest of the instruction set, which takes too long to load while a user types.
-Instructions that iced-x86 does not know, and no-operations that are reserved for later use, have
-the code UNKNOWN and are spelled as bytes (.byte).
+This module is separate from the rest of the instruction set, which takes too long to load while a
+user types. Instructions that iced-x86 does not know, and no-operations that are reserved for later
+use, have the code UNKNOWN and are spelled as bytes (.byte).
 
 Tested by tests/isa/amd64/test_encoding_space.py and tests/isa/test_plain_text.py.
 """
@@ -36,27 +36,29 @@ ENDS = "ret retf jmp ud2"
 
 
 def numbers(names: str) -> frozenset[int]:
-    """Return iced-x86's numbers of mnemonics."""
+    """Return iced-x86's numbers of mnemonics, which are given in one string separated by spaces."""
     return frozenset(getattr(Mnemonic, name.upper()) for name in names.split())
 
 
 @cache
 def codes_of(names: str) -> frozenset[int]:
-    """Return iced-x86's codes of mnemonics, one for each opcode and form."""
+    """Return iced-x86's codes of mnemonics, which are given in one string separated by spaces. A
+    mnemonic has a code for each opcode and form."""
     wanted = numbers(names)
     every = (getattr(Code, name) for name in dir(Code) if name.isupper())
     return frozenset(code for code in every if OpCodeInfo(code).mnemonic in wanted)
 
 
 def never_falls_through() -> frozenset[int]:
-    """Return the codes of instructions after which compilers put breakpoints that nothing runs."""
+    """Return iced-x86's codes of the instructions after which compilers put breakpoints that are
+    never executed."""
     return codes_of(ENDS)
 
 
 @cache
 def unknown() -> frozenset[int]:
-    """Return the codes of unknown instructions: of none, and of no-operations that later processors
-    may give a meaning."""
+    """Return iced-x86's codes for unknown instructions: the code of bytes that do not decode, and
+    the codes of no-operations that later processors may give a meaning."""
     return codes_of("reservednop") | {UNKNOWN}
 
 
@@ -74,8 +76,8 @@ def _formatter() -> Formatter:
 
 
 def sizes_and_codes(code: bytes, address: int) -> tuple[list[int], list[int]]:
-    """Return the size and iced-x86's Code of each instruction, in order, as far as lengths are
-    known."""
+    """Return the size and iced-x86's code of each instruction in code, as two lists in order; stop
+    at the first instruction whose length is not known."""
     decoder = Decoder(BITS, code, ip=address)
     sizes, codes = list[int](), list[int]()
     at = 0
@@ -106,13 +108,14 @@ def first(code: bytes, address: int) -> Instruction | None:
 
 
 def only(code: bytes, address: int) -> Instruction | None:
-    """Return the instruction that all of `code` is; None if it is unknown."""
+    """Return the instruction that `code` consists of; None if `code` is not exactly one known
+    instruction."""
     instruction = first(code, address)
     return instruction if instruction is not None and instruction.len == len(code) else None
 
 
 def listed(code: bytes, address: int) -> Iterator[Instruction]:
-    """Yield the instructions of code in order, up to the first unknown one."""
+    """Yield the instructions of code in order, up to the first unknown instruction."""
     for one in Decoder(BITS, code, ip=address):
         if one.code in unknown():
             return
@@ -120,12 +123,13 @@ def listed(code: bytes, address: int) -> Iterator[Instruction]:
 
 
 def name(one: Instruction) -> str:
-    """Return the instruction's mnemonic as it is shown, without prefixes."""
+    """Return an instruction's mnemonic as it is shown to the user, without prefixes."""
     return _formatter().format_mnemonic(one, FormatMnemonicOptions.NO_PREFIXES)
 
 
 def texts(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
-    """Yield (offset, size, text) of each instruction, except breakpoints that nothing runs."""
+    """Yield (offset, size, text) of each instruction in code, up to the first whose length is not
+    known. Breakpoints that are never executed are left out."""
     ends, spell = never_falls_through(), _formatter().format
     decoder = Decoder(BITS, code, ip=address)
     before, at = UNKNOWN, 0
@@ -147,12 +151,13 @@ def texts(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
 
 
 def spelled(code: bytes) -> str:
-    """Return an instruction that iced-x86 does not know as assemblers take it."""
+    """Return the text of an instruction that iced-x86 does not know, in a form that assemblers take
+    (.byte)."""
     if code == UDB:
         return "udb"
     return ".byte " + ", ".join(f"{byte:#04x}" for byte in code)
 
 
 def disassemble(code: bytes, address: int) -> Iterator[tuple[int, str]]:
-    """Yield (offset, text) of each instruction of code."""
+    """Yield (offset, text) of each instruction in code, for completion (_plain.py)."""
     return ((at, text) for at, _, text in texts(code, address))

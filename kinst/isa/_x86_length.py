@@ -1,5 +1,5 @@
-"""Length of an x86-64 instruction by its prefixes, opcode map, ModRM and immediate, whether or not
-the opcode is known to any disassembler.
+"""Length of an x86-64 instruction, computed from its prefixes, opcode map, ModRM and immediate,
+whether or not a disassembler knows the opcode.
 
 Sources: Intel SDM volume 2 (revision 87), chapter 2 and appendix A (opcode maps); the APX
 architecture specification 7.0, chapter 3 (REX2, EVEX map 4); AMD's programmer's manual volume 3,
@@ -14,12 +14,12 @@ LEGACY = frozenset(b"\x66\x67\x2e\x3e\x26\x36\x64\x65\xf0\xf2\xf3")
 OPERAND_SIZE, ADDRESS_SIZE = 0x66, 0x67
 LONGEST = 15
 
-# Empty in 64-bit mode (SDM volume 2, table A-2).
+# One-byte opcodes that are empty in 64-bit mode (SDM volume 2, table A-2).
 _NO_ONE_BYTE = frozenset(
     (0x06, 0x07, 0x0E, 0x16, 0x17, 0x1E, 0x1F, 0x27, 0x2F, 0x37, 0x3F, 0x60, 0x61, 0x82, 0x9A,
      0xCE, 0xD4, 0xEA)
 )  # fmt: skip
-# Empty in both manuals (table A-3).
+# Two-byte opcodes that are empty in both manuals (table A-3).
 _NO_TWO_BYTE = frozenset(
     (0x04, 0x0A, 0x0C, 0x24, 0x25, 0x26, 0x27, 0x36, 0x39, 0x3B, 0x3C, 0x3D, 0x3E, 0x3F, 0x7A, 0x7B)
 )  # fmt: skip
@@ -67,8 +67,8 @@ _XOP_IMMEDIATE = {8: 1, 9: 0, 10: 4}
 
 
 def length_at(code: bytes, at: int = 0) -> int:
-    """Return the bytes of the instruction at an offset of code; 0 if that cannot be known, or the
-    code ends before it does."""
+    """Return the size in bytes of the instruction at an offset of code; 0 if its length is not
+    known, or the code ends inside the instruction."""
     try:
         end = _end(code, at)
     except IndexError:
@@ -77,8 +77,8 @@ def length_at(code: bytes, at: int = 0) -> int:
 
 
 def _end(code: bytes, at: int) -> int:
-    """Return the offset after the instruction, 0 if that cannot be known. Raises IndexError if the
-    code ends too early to tell."""
+    """Return the offset after the instruction at an offset of code; 0 if the instruction's length
+    is not known. Raises IndexError if the code ends too early to tell."""
     narrow = short = wide = False
     last = at + LONGEST
     prefixes = set[int]()
@@ -151,7 +151,8 @@ def _rex2_end(code: bytes, at: int, *, narrow: bool) -> int:
 
 
 def _vector_end(code: bytes, at: int) -> int:
-    """Return the offset after an instruction with VEX, EVEX or XOP."""
+    """Return the offset after an instruction with a VEX, EVEX or XOP prefix at `at`; 0 if its
+    length is not known."""
     first = code[at]
     if first == 0xC5:
         opmap, at = 1, at + 2
@@ -175,8 +176,12 @@ def _vector_end(code: bytes, at: int) -> int:
 
 
 def after_operands(code: bytes, at: int) -> int:
-    """Return the offset after ModRM, SIB and displacement; ModRM is at `at` (SDM volume 2, tables
-    2-2 and 2-3)."""
+    """Return the offset after an instruction's ModRM, SIB and displacement (SDM volume 2, tables
+    2-2 and 2-3).
+
+    Args:
+        at: offset of the ModRM byte.
+    """
     modrm = code[at]
     mod, base = modrm >> 6, modrm & 7
     at += 1

@@ -1,14 +1,15 @@
-"""Many counting trampolines at once: byte for byte those of trampoline.py.
+"""Code of many amd64 trampolines that only count, made at once: byte for byte what trampoline.py
+makes for each.
 
-    [nop]  of a head whose work does not begin with a counter
+    [nop]  if the trampoline is a head (Onward.head) and does not begin with counting
     [push rax; lahf; seto al]  if flags are live
     inc gs:[...]  for each counter
-    [add al, 127; sahf; pop rax]
+    [add al, 127; sahf; pop rax]  if flags are live
     the displaced instruction, with a new distance or displacement
     [jmp]  back, if control can run off the end and the next trampoline is elsewhere
 
-No size depends on where a trampoline lies, so reach is tested once, for all the memory that they
-may lie in.
+No size depends on a trampoline's address. So whether branches reach their targets is tested once,
+for all the memory that the trampolines may lie in.
 
 Tested by tests/isa/test_batches.py.
 """
@@ -50,12 +51,13 @@ from kinst.isa.amd64.trampoline import COUNT_OPCODE
 
 _COUNT_SIZE = len(e.increment_gs(0))
 _BRANCH_SIZE, _PUSH_SIZE = len(e.branch(0, 0, 0)), len(e.push_value(0))
-_MARGIN = 1 << 12  # more than a trampoline has bytes
+_MARGIN = 1 << 12  # more than the bytes of any trampoline
 _REACH = 1 << 31
 
 
 class _Shape:
-    """Bytes of each part of a batch's trampolines."""
+    """Sizes in bytes of the parts of a batch's trampolines: arrays with an element for each
+    trampoline."""
 
     def __init__(self, batch: TrampolineBatch) -> None:
         marks = batch.columns.marks
@@ -94,7 +96,8 @@ def _fits32(value: I64) -> Bools:
 
 
 def _reached(goal: U64, batch: TrampolineBatch) -> Bools:
-    """Whether a 32-bit distance leads to each goal from all of the batch's memory."""
+    """Return a mask of the addresses in `goal` that a 32-bit distance reaches from everywhere in
+    the batch's memory."""
     low = (goal - np.uint64(batch.low)).view(np.int64)
     high = (goal - np.uint64(batch.high)).view(np.int64)
     near = _REACH - _MARGIN
@@ -117,7 +120,8 @@ def trampolines(batch: TrampolineBatch, to: U64, goal: U64) -> MadeTrampolines:
     _put(out, (displaced - len(RESTORE_FLAGS))[shape.saved], RESTORE_FLAGS)
 
     def aimed(which: Bools, at: I64, target: U64) -> None:
-        """In rows of `which`: write at `at` the 4-byte distance, from its end, to `target`."""
+        """Write branch distances into `out`, for the trampolines of a mask: 4 bytes at offset `at`,
+        from their end to `target`."""
         here = to + (at - start).view(np.uint64) + np.uint64(4)
         _put32(out, at[which], (target - here)[which].view(np.int64))
 
@@ -187,12 +191,12 @@ def run_patches(
 
 
 def _put(out: U8, at: I64, code: bytes) -> None:
-    """Write the same bytes at many offsets."""
+    """Write the same bytes to `out` at each of many offsets."""
     for offset, byte in enumerate(code):
         out[at + offset] = byte
 
 
 def _put32(out: U8, at: I64, value: I64) -> None:
-    """Write a number of four bytes at each offset."""
+    """Write 32-bit numbers to `out`: value[i] at offset at[i]."""
     for offset in range(4):
         out[at + offset] = value >> 8 * offset & 0xFF

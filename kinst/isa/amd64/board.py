@@ -1,4 +1,4 @@
-"""How QEMU runs an amd64 kernel.
+"""Facts of running an amd64 kernel in QEMU: machine, devices, memory layout, state of a CPU.
 
 Source: QEMU manual, "System emulation", i440fx/q35; hw/i386/pc_q35 for the memory layout.
 
@@ -34,23 +34,30 @@ _FOUR_GB = 1 << 32
 
 
 def cpu_for(head: bytes) -> str:
-    """Return the CPU that runs every kernel: QEMU's own choice."""
+    """Return the CPU to run a kernel on: "", QEMU's default, for every kernel."""
     return CPU
 
 
 def interrupts_off(registers: Mapping[str, int]) -> bool:
-    """Whether the CPU takes no interrupts (flag IF is clear)."""
+    """Return whether the CPU takes no interrupts (flag IF is clear)."""
     return not registers["eflags"] & 1 << 9
 
 
 def is_lost(registers: Mapping[str, int]) -> bool:
-    """Return False: a fault in a fault resets the machine (a triple fault), which ends QEMU."""
+    """Return whether the CPU faults for ever: False, since a fault in the handling of a fault
+    resets the machine (a triple fault), which ends QEMU."""
     return False
 
 
 def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
-    """Return q35's RAM: all of it below 4 GB if it has less than 0xb0000000 bytes, else split at 2
-    GB."""
+    """Return (physical address, offset in RAM, bytes) of each piece of q35's RAM.
+
+    RAM of less than 0xb0000000 bytes is one piece. Otherwise it is split at 2 GB, and the second
+    piece is at 4 GB.
+
+    Args:
+        size: bytes of RAM.
+    """
     if size < 0xB000_0000:
         return ((0, 0, size),)
     low = 0x8000_0000

@@ -1,4 +1,5 @@
-"""Where control goes from one amd64 instruction.
+"""Control flow of single amd64 instructions: where control goes from an instruction, and on which
+condition.
 
 Source: Intel SDM volume 2 (Jcc, JMP, LOOP, RET, appendix A's opcode maps) and volume 1, 3.4.3
 (EFLAGS).
@@ -31,8 +32,8 @@ def _any_of(mask: int) -> tuple[str, str]:
     return f"({_FLAGS} & {mask:#x}) != 0", f"({_FLAGS} & {mask:#x}) == 0"
 
 
-# By the upper three bits of the condition code: (it holds, it does not); the lowest bit of the
-# code swaps the two.
+# D expressions (the condition holds, it does not hold) by the upper three bits of the condition
+# code; the lowest bit of the code swaps the two.
 _CONDITIONS = (
     _any_of(0x800),  # o: OF
     _any_of(0x001),  # b: CF
@@ -50,13 +51,13 @@ LANDING = Flow("landing")
 RETURN = Flow("return", falls_through=False)
 CALL = Flow("call")
 INDIRECT = Flow("indirect", falls_through=False)
-# An unknown instruction may go on, and anywhere else.
+# An unknown instruction may go on to the next one, or anywhere else.
 ANYWHERE = Flow("indirect")
 # The kernel steps over ud2, and since Linux 6.19 over ud1, if it means a warning (WARN).
 WARN = Flow("trap")
 TRAP = Flow("trap", falls_through=False)
 
-# By iced-x86's mnemonics.
+# Flows by iced-x86's numbers of mnemonics.
 _NAMED = {
     **dict.fromkeys(_x86.numbers("ret"), RETURN),
     **dict.fromkeys(
@@ -86,10 +87,12 @@ THUNKS = ("*return_thunk", "__x86_indirect_*thunk_r*")
 
 
 def thunk(name: str) -> Flow | None:
-    """Return the return or indirect jump that a thunk of this name stands for.
+    """Return the flow of the return or indirect jump that a thunk of this name stands for; None if
+    the name is not that of a thunk.
 
     Compilers name thunks (gcc(1), -mindirect-branch and -mfunction-return: thunk-extern); kernels
-    add variants of the same form."""
+    add variants of the same form.
+    """
     if _RETURN_THUNK.match(name):
         return RETURN
     match = _INDIRECT_THUNK.match(name)
@@ -136,7 +139,7 @@ def flow(code: bytes, address: int) -> Flow:
 
 
 def _is_branch(parsed: Amd64Instruction) -> bool:
-    """Whether this is a near branch, call or return."""
+    """Return whether an instruction is a near branch, call or return."""
     if parsed.map == ONE_BYTE:
         op = parsed.opcode
         return op in _BRANCHES or (op == _GROUP5 and 2 <= parsed.reg <= 5)
@@ -144,8 +147,13 @@ def _is_branch(parsed: Amd64Instruction) -> bool:
 
 
 def _led_to(form: str, parsed: Amd64Instruction, after: int) -> int:
-    """Return the target of a direct branch whose distance has this struct format; addresses have 64
-    bits."""
+    """Return the target address of a direct branch.
+
+    Args:
+        form: struct format of the branch's distance.
+        parsed: the branch.
+        after: address after the branch.
+    """
     distance: int = struct.unpack_from(form, parsed.code, parsed.opcode_at + 1)[0]
     return after + distance & MASK
 
@@ -162,7 +170,8 @@ def _conditional(code: int, target: int) -> Flow:
 
 
 def _counted(parsed: Amd64Instruction, target: int) -> Flow:
-    """Return the flow of jrcxz, loop, loope or loopne; loop decrements before it tests."""
+    """Return the flow of jrcxz, loop, loope or loopne with this target; loop decrements rcx before
+    it tests rcx."""
     count = "(regs[R_RCX] & 0xffffffff)" if ADDRESS_SIZE in parsed.prefixes else "regs[R_RCX]"
     if parsed.opcode == 0xE3:
         return Flow("branch", True, target, f"{count} == 0", f"{count} != 0")
@@ -174,8 +183,13 @@ def _counted(parsed: Amd64Instruction, target: int) -> Flow:
 
 
 def _indirect(parsed: Amd64Instruction, after: int) -> Flow:
-    """Return the flow of a jmp to the value of a register or a memory word; its destination is ""
-    if D cannot say it (segments)."""
+    """Return the flow of a jmp to the address in a register or memory word. Its destination is a D
+    expression, "" if D cannot express it (segments).
+
+    Args:
+        parsed: the jmp.
+        after: address after the jmp.
+    """
     segment = any(p in parsed.prefixes for p in b"\x64\x65")
     if parsed.reg == 5 or (parsed.mod != 3 and (segment or ADDRESS_SIZE in parsed.prefixes)):
         return INDIRECT
@@ -187,7 +201,12 @@ def _indirect(parsed: Amd64Instruction, after: int) -> Flow:
 
 
 def _memory(parsed: Amd64Instruction, after: int) -> str:
-    """Return the address of the memory operand as a D expression."""
+    """Return the address of an instruction's memory operand as a D expression.
+
+    Args:
+        parsed: the instruction.
+        after: address after the instruction.
+    """
     at = parsed.modrm_at + 1
     terms: list[str] = []
     base: int | None = parsed.rm | (parsed.rex & 1) << 3
@@ -216,7 +235,8 @@ _CALL, _CALL_SIZE = 0xE8, 5  # CALL rel32
 
 
 def returns_of(code: bytes, address: int, target: int) -> list[int]:
-    """Return the addresses after calls of `target` (E8 and a 32-bit displacement; SDM 2, CALL)."""
+    """Return the return addresses of direct calls of `target` in code, ascending (E8 and a 32-bit
+    displacement; SDM 2, CALL). Some may be no calls: their bytes are inside other instructions."""
     returns: list[int] = []
     for first in range(4):
         count = (len(code) - first - 1) // 4

@@ -1,4 +1,4 @@
-"""Instructions of amd64 code: their texts, padding, and why bytes do not decode.
+"""Decoding of amd64 code: texts of instructions, padding, and why bytes do not decode.
 
 Tested by tests/isa/test_isa_contract.py and tests/isa/test_plain_text.py.
 """
@@ -18,8 +18,10 @@ _PADDING = _x86.numbers("int3 nop")
 
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:
-    """Leave out breakpoints after a return or a jump: compilers and the kernel put them there so
-    that processors do not run on speculatively (straight-line speculation), and nothing runs them.
+    """Yield the instructions of code in order, without breakpoints after a return or a jump.
+
+    Compilers and the kernel put breakpoints there so that processors do not run on speculatively
+    (straight-line speculation); they are never executed.
     """
     for at, size, text in _x86.texts(code, address):
         yield Instruction(address + at, code[at : at + size], text)
@@ -32,7 +34,7 @@ def undecoded(code: bytes) -> str:
 
 
 def padding(code: bytes) -> int:
-    """Return the bytes of breakpoints and no-operations at the start of code."""
+    """Return how many bytes at the start of code are whole breakpoints and no-operations."""
     size = 0
     for one in _x86.listed(code, 0):
         if one.mnemonic not in _PADDING:

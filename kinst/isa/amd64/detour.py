@@ -1,8 +1,8 @@
-"""Hooks at the start of C functions of the kernel (System V ABI, AMD64 supplement).
+"""Hooks at the start of the kernel's C functions (System V ABI, AMD64 supplement).
 
 A jump to a stub replaces the function's first instructions, five bytes or more. The stub saves the
 argument registers, calls the hook, and goes on with the displaced instructions. At a function's
-start rsp is 8 modulo 16 and DF is clear, both by the ABI.
+start rsp is 8 modulo 16 and DF is clear; the ABI demands both.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64.control import flow
 from kinst.isa.amd64.relocate import move
 
-# The seventh, rax, holds the number of vector arguments of a variadic function; with it the
-# stack is 16-byte aligned at the hook's entry as the ABI demands.
+# Registers that the stub saves.  rax holds the number of vector arguments of a variadic function;
+# since it is the seventh, the stack is 16-byte aligned at the hook's entry, as the ABI demands.
 _ARGUMENTS = (e.RDI, e.RSI, e.RDX, e.RCX, e.R8, e.R9, e.RAX)
 _TEST_EAX = b"\x85\xc0"
 _NOT_ZERO = 5  # condition code
@@ -24,7 +24,12 @@ _NOT_ZERO = 5  # condition code
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """The displaced first instructions: how many bytes they were, their code elsewhere."""
+    """A function's first instructions, displaced.
+
+    Attributes:
+        size: bytes of the original instructions.
+        code: displaced code.
+    """
 
     size: int
     code: bytes

@@ -1,4 +1,4 @@
-"""Machine code that trampolines are made of.  Source: Intel SDM volume 2.
+"""Encoders of the amd64 instructions that trampolines consist of. Source: Intel SDM volume 2.
 
 Tested by tests/isa/test_encodings.py.
 """
@@ -21,7 +21,7 @@ PUSHFQ, POPFQ, CLI, CLD, RET = b"\x9c", b"\x9d", b"\xfa", b"\xfc", b"\xc3"
 
 
 def signed64(value: int) -> int:
-    """Return value modulo 2**64 as a signed number."""
+    """Return the lowest 64 bits of a number as a signed number."""
     value &= MASK
     return value - (1 << 64) if value >> 63 else value
 
@@ -39,9 +39,10 @@ def disp32(value: int) -> bytes:
 
 
 def relative(end: int, target: int, what: str) -> bytes:
-    """Return the displacement from `end` (address of the next instruction) to target.
+    """Return the 4-byte displacement from `end` (address of the next instruction) to `target`.
 
-    Raises OutOfReach, which says that `what` is out of reach."""
+    Raises OutOfReach, which says that `what` is out of reach.
+    """
     distance = signed64(target - end)
     if not fits32(distance):
         raise OutOfReach(f"{what} is more than 2 GB away from the trampoline")
@@ -49,17 +50,17 @@ def relative(end: int, target: int, what: str) -> bytes:
 
 
 def jump(at: int, target: int, what: str = "the way back") -> bytes:
-    """jmp rel32 at `at`.  Raises OutOfReach."""
+    """Encode jmp rel32 at the address `at`. Raises OutOfReach."""
     return b"\xe9" + relative(at + 5, target, what)
 
 
 def call(at: int, target: int, what: str = "the probe's code") -> bytes:
-    """call rel32 at `at`.  Raises OutOfReach."""
+    """Encode call rel32 at the address `at`. Raises OutOfReach."""
     return b"\xe8" + relative(at + 5, target, what)
 
 
 def branch(condition: int, at: int, target: int, what: str = "the branch's target") -> bytes:
-    """jcc rel32 at `at`.  Raises OutOfReach."""
+    """Encode jcc rel32 at the address `at`, for a condition code. Raises OutOfReach."""
     return bytes((0x0F, 0x80 | condition)) + relative(at + 6, target, what)
 
 
@@ -72,17 +73,17 @@ def pop(register: int) -> bytes:
 
 
 def push_value(value: int) -> bytes:
-    """Push 64 bits without touching a register or a flag."""
+    """Return code that pushes 64 bits and changes no register but rsp, and no flag."""
     signed = signed64(value)
     if fits32(signed):
         return b"\x68" + disp32(signed)
-    # push sign-extends: the upper half is written over.
+    # push sign-extends its 32 bits: write the upper half afterwards.
     low, high = signed & 0xFFFFFFFF, signed >> 32 & 0xFFFFFFFF
     return b"\x68" + struct.pack("<I", low) + b"\xc7\x44\x24\x04" + struct.pack("<I", high)
 
 
 def _on_stack(register: int, offset: int) -> bytes:
-    """ModRM, SIB and displacement of the operands (register, [rsp + offset])."""
+    """Encode ModRM, SIB and displacement of the operands (register, [rsp + offset])."""
     field = (register & 7) << 3
     if offset == 0:
         return bytes((0x04 | field, 0x24))
@@ -96,17 +97,18 @@ def _rex_w(register: int) -> int:
 
 
 def store(offset: int, register: int) -> bytes:
-    """mov [rsp + offset], register"""
+    """Encode mov [rsp + offset], register."""
     return bytes((_rex_w(register), 0x89)) + _on_stack(register, offset)
 
 
 def store32(offset: int, register: int) -> bytes:
-    """mov dword [rsp + offset], register (one of the first eight)"""
+    """Encode mov dword [rsp + offset], register; only for the first eight registers."""
     return b"\x89" + _on_stack(register, offset)
 
 
 def store_value(offset: int, value: int, through: int) -> bytes:
-    """mov qword [rsp + offset], value; a value of more than 32 bits goes through a register."""
+    """Return code that stores a 64-bit value at [rsp + offset]; it changes the register `through`
+    if the value needs more than 32 bits."""
     signed = signed64(value)
     if fits32(signed):
         return b"\x48\xc7" + _on_stack(0, offset) + disp32(signed)
@@ -114,7 +116,7 @@ def store_value(offset: int, value: int, through: int) -> bytes:
 
 
 def load_value(register: int, value: int) -> bytes:
-    """mov register, value, in the shortest form that touches no flags."""
+    """Encode mov register, value, in the shortest form that changes no flags."""
     signed = signed64(value)
     if 0 <= signed < 1 << 32:
         rex = b"\x41" if register > 7 else b""
@@ -126,41 +128,42 @@ def load_value(register: int, value: int) -> bytes:
 
 
 def lea(register: int, offset: int) -> bytes:
-    """lea register, [rsp + offset]"""
+    """Encode lea register, [rsp + offset]."""
     return bytes((_rex_w(register), 0x8D)) + _on_stack(register, offset)
 
 
 def move(to: int, from_: int) -> bytes:
-    """mov to, from_ (64 bits)"""
+    """Encode mov to, from_, for 64 bits."""
     rex = 0x48 | (from_ > 7) << 2 | (to > 7)
     return bytes((rex, 0x89, 0xC0 | (from_ & 7) << 3 | to & 7))
 
 
 def load(register: int, offset: int) -> bytes:
-    """mov register, [rsp + offset]"""
+    """Encode mov register, [rsp + offset]."""
     return bytes((_rex_w(register), 0x8B)) + _on_stack(register, offset)
 
 
 def hop(distance: int) -> bytes:
-    """jmp over `distance` bytes, in its shortest form."""
+    """Encode a jmp over the next `distance` bytes, in its shortest form."""
     return b"\xeb" + struct.pack("<b", distance) if fits8(distance) else b"\xe9" + disp32(distance)
 
 
 def hop_if_rcx_zero(distance: int) -> bytes:
-    """jrcxz over `distance` bytes, at most 127; it reads and changes no flag."""
+    """Encode a jrcxz over the next `distance` bytes, at most 127; it reads and changes no flag."""
     return b"\xe3" + struct.pack("<b", distance)
 
 
 def read_segment(to: int, segment: int) -> bytes:
-    """mov to, segment register (0 es, 1 cs, 2 ss, 3 ds, 4 fs, 5 gs), zero-extended; to < 8"""
+    """Encode a mov from a segment register (0 es, 1 cs, 2 ss, 3 ds, 4 fs, 5 gs), zero-extended, to
+    one of the first eight registers."""
     return bytes((0x8C, 0xC0 | segment << 3 | to))
 
 
 def increment_gs(offset: int) -> bytes:
-    """inc qword ptr gs:[offset]"""
+    """Encode inc qword ptr gs:[offset]."""
     return b"\x65\x48\xff\x04\x25" + disp32(offset)
 
 
 def increment_gs_at(register: int) -> bytes:
-    """inc qword ptr gs:[register], for the first eight registers except rsp and rbp."""
+    """Encode inc qword ptr gs:[register]; only for the first eight registers except rsp and rbp."""
     return b"\x65\x48\xff" + bytes((register,))

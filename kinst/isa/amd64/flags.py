@@ -1,9 +1,9 @@
-"""Liveness of the arithmetic flags: whether they are overwritten before they are read.
+"""Liveness of amd64's arithmetic flags: whether they are overwritten before they are read.
 
-A flag that an instruction leaves undefined counts as overwritten: no program can use the old value
-after it. An instruction that is not in these tables counts as a reader, and so does every branch,
-call and return: what runs after them is not considered. Source: Intel SDM volume 1, appendix A
-("EFLAGS cross-reference").
+A flag that an instruction leaves undefined counts as overwritten, since no program can use the
+flag's old value after it. An instruction that is not in the tables of this module counts as a
+reader of all flags. So does every branch, call and return: the code that runs after it is not
+considered. Source: Intel SDM volume 1, appendix A ("EFLAGS cross-reference").
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from kinst.isa._x86_length import LONGEST
 CF, PF, AF, ZF, SF, OF = 0x001, 0x004, 0x010, 0x040, 0x080, 0x800
 ARITHMETIC = CF | PF | AF | ZF | SF | OF
 
-# inc leaves CF alone.
+# Flags that counting changes: inc leaves CF alone.
 COUNTING_CLOBBERS = ARITHMETIC & ~CF
 
 LOOK_AHEAD = 16  # instructions; longer runs without any flag-setter are rare
 
-# Mnemonics to (flags read, flags written), for any operands.
+# (mnemonics, flags read, flags written), for any operands.
 _NONE = (
     "mov movzx movsx movsxd lea push pop nop xchg not bswap cdqe cdq cqo cwde cwd cbw"
     " movsb movsw movsd movsq stosb stosw stosd stosq lodsb lodsw lodsd lodsq movnti"
@@ -51,17 +51,20 @@ COUNT_MASK = 0x1F  # or 0x3F, by operand size: a multiple of 32 counts as 0
 
 
 def effect_of(mnemonic: int) -> tuple[int, int] | None:
-    """Return (flags read, flags written) by iced-x86's mnemonic; None if that is not known, or
-    depends on an operand."""
+    """Return (flags read, flags written) by a mnemonic, given by iced-x86's number; None if the
+    effect is not known or depends on an operand."""
     return _EFFECT.get(mnemonic)
 
 
 @cache
 def counts(code: Any) -> tuple[bool, int]:
-    """Return whether an instruction's effect depends on a count, by iced-x86's code, and the count
-    if it is the same for all such instructions: 1, or 0 for cl; -1 if the last byte is the count.
+    """Return (whether an instruction's effect on flags depends on a shift count, the count), given
+    iced-x86's code.
 
-    A shift by 0 leaves the flags; a shift by cl may be one."""
+    The count is 1 if it is 1 for all instructions of this code, 0 if it is in cl, and -1 if it is
+    the instruction's last byte. A shift by 0 leaves the flags unchanged, and a shift by cl may be a
+    shift by 0.
+    """
     info = OpCodeInfo(code)
     if info.mnemonic not in _COUNTED:
         return False, 0
@@ -80,11 +83,14 @@ def _effect(one: Instruction, code: bytes) -> tuple[int, int] | None:
 
 
 def dead(code: bytes, following: bytes, address: int, flags: int = ARITHMETIC) -> bool:
-    """Whether all of `flags` are overwritten before any is read, starting with `code` itself.
+    """Return whether each of `flags` is overwritten before it is read, from the instruction `code`
+    on.
 
     Args:
         code: the instruction at address.
-        following: the bytes after it; they may be cut anywhere.
+        following: the bytes after the instruction; they may end anywhere.
+        address: of the instruction.
+        flags: mask of flags.
     """
     run, at = code + following[: LOOK_AHEAD * LONGEST], 0
     for instruction in islice(_x86.listed(run, address), LOOK_AHEAD):

@@ -1,19 +1,20 @@
-"""Work of a trampoline before there is a frame: counting, predicates, looking up counters.
+"""Code for the work of an amd64 trampoline that needs no frame: counting, predicates, lookup of
+counters.
 
-Interrupts stay as they are: one instruction changes a counter, through gs, so it does not matter
-whether an interrupt, or another CPU, comes between; and what snippets read (registers, the current
-thread) is the same before and after.
+Interrupts stay on or off as they are. One instruction changes a counter, through gs, so it does not
+matter whether an interrupt or another CPU comes between two instructions. What snippets read
+(registers, the current thread) is the same before and after an interrupt.
 
     save     registers that the snippets change; the flags, if they are changed and live
-    count    inc gs:[counter], each after its guard
-    ask      snippet; to `call` if its word says so
-    record   written in line (records.py); to `call` if that cannot be done
-    restore, and on to the displaced instruction
-    call:    restore, and the calls in their frame
+    count    inc gs:[counter], for each counter after its guard (the snippet that decides about it)
+    ask      a snippet; go to `call` if its result says so
+    record   written in line (records.py); go to `call` if it cannot be written
+    restore, and go on to the displaced instruction
+    call:    restore, and make the calls inside a frame
 
-Flags are saved by lahf, which knows all but OF, and seto: popf is slow everywhere and ends QEMU's
-translation block. They stay in ax or, if a snippet uses rax, on the stack. Guards are tested by
-jrcxz, which leaves flags alone.
+Flags are saved by lahf, which reads all of them but OF, and seto: popf is slow everywhere and ends
+QEMU's translation block. The saved flags stay in ax or, if a snippet uses rax, on the stack. Guards
+are tested by jrcxz, which changes no flags.
 
 Tested by tests/codegen/test_snippets.py.
 """
@@ -39,9 +40,13 @@ SAVE_FLAGS, RESTORE_FLAGS = e.push(e.RAX) + _TAKE_FLAGS, _GIVE_FLAGS + e.pop(e.R
 def inline(
     work: SiteWork, site: Site, following: bytes, to: int, frame: Callable[[int], bytes]
 ) -> bytes:
-    """Return the code at `to`.
+    """Return the code at address `to` that does a site's work without a frame, followed by the work
+    that needs a frame.
 
-    frame: makes the calls with their frame, of the same length at any address; raises OutOfReach.
+    Args:
+        following: live bytes after the site's instruction.
+        frame: takes an address, and returns the code there that does the calls inside a frame; its
+            length is the same at any address; raises OutOfReach.
     """
     snippets = work.snippets
     changed = flags.ARITHMETIC if any(snippet.flags for snippet in snippets) else 0
@@ -70,7 +75,7 @@ def inline(
             skip = b"" if guard is None else _unless(guard, len(written) + len(lower))
             return code + asked + skip + written + last
 
-        # The frame's code lies at one place and is as long at any other.
+        # The frame's code has the same length at any address.
         after_frame = len(e.hop(len(last))) + len(last)
         return whole(to + len(whole(to)) - after_frame - len(frame(to)))
     if not work.asked and work.indexed is None:
@@ -105,13 +110,13 @@ def count(body: CountBody) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Amd64Saved:
-    """Registers and flags of the site that are saved.
+    """Code that saves and restores registers and flags of the site around snippets.
 
     Attributes:
         save: code that saves them.
         restore: code that restores them.
-        on_stack: where their values are, from rsp, by register number.
-        changed: registers that the snippets so far have changed.
+        on_stack: offset from rsp of each saved register's value, by register number.
+        changed: registers that the snippets emitted so far have changed.
     """
 
     save: bytes
@@ -123,7 +128,7 @@ class _Amd64Saved:
     def by(
         cls, snippets: Sequence[Snippet], live: bool, also: frozenset[int] = frozenset()
     ) -> _Amd64Saved:
-        """Return what these snippets need saved.
+        """Return the code that saves and restores what these snippets change.
 
         Args:
             live: whether the flags must be saved.
@@ -145,8 +150,8 @@ class _Amd64Saved:
         return cls(save, restore, places, set())
 
     def run(self, snippet: Snippet) -> bytes:
-        """Return the snippet's code, after loads of its registers that another snippet has
-        changed."""
+        """Return a snippet's code; in front of it, load each register that the snippet reads and an
+        earlier snippet has changed."""
         again = sorted(snippet.reads & self.changed)
         self.changed.update(snippet.writes)
         return (
@@ -155,7 +160,7 @@ class _Amd64Saved:
 
 
 def _if_zero(distance: int) -> bytes:
-    """Return code that skips `distance` bytes if the word is zero."""
+    """Return code that skips the next `distance` bytes if a snippet's result (rcx) is zero."""
     if e.fits8(distance):
         return e.hop_if_rcx_zero(distance)
     far = e.hop(distance)
@@ -169,7 +174,7 @@ def _unless_zero(distance: int) -> bytes:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Return code that skips `distance` bytes if the guard holds."""
+    """Return code that skips the next `distance` bytes if a guard, which has just run, holds."""
     return _if_zero(distance) if guard.zero else _unless_zero(distance)
 
 

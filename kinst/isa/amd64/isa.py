@@ -1,4 +1,4 @@
-"""amd64 (x86-64).
+"""The instruction set amd64 (x86-64), put together from the modules of this folder.
 
 Tested by tests/isa/test_isa_contract.py.
 """
@@ -21,7 +21,7 @@ from kinst.isa.amd64 import paging as _paging
 from kinst.isa.amd64 import registers as regs
 from kinst.isa.amd64 import snippets as _snippets
 
-# LLVM's generic x86-64 has these; kernel code must not touch their registers.
+# LLVM features to turn off: kernel code must not use their registers.
 _LLVM_OFF = (
     "x87", "mmx", "sse", "sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "sse4a", "avx", "avx2",
     "avx512f", "aes", "pclmul", "fma", "f16c",
@@ -29,10 +29,11 @@ _LLVM_OFF = (
 
 
 class Amd64(Isa):
-    """Isa (core/isa.py) for amd64.
+    """The instruction set amd64; implements Isa (core/isa.py).
 
-    What one instruction does never depends on those around it (so there are no sequences), except
-    for the one that sti shadows, which trampoline() refuses.
+    What an instruction does never depends on the instructions around it (so unsafe() and
+    rerun_starts() find nothing). The only exception is the instruction that sti protects from
+    interrupts; trampoline() refuses sti before such an instruction.
     """
 
     name = "amd64"
@@ -94,8 +95,8 @@ class Amd64(Isa):
     trampolines = staticmethod(batch.trampolines)
 
     def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
-        """Return a jmp rel32 and, up to `size`, breakpoints that are never reached; None if size is
-        below 5 or `to` is out of reach."""
+        """Return a jmp rel32 from address to `to`, and breakpoints that are never executed up to
+        `size` bytes; None if size is less than 5 or `to` is out of reach."""
         if size < encode.JUMP_SIZE:
             return None
         try:
@@ -105,11 +106,13 @@ class Amd64(Isa):
         return jump + encode.INT3 * (size - len(jump))
 
     def run_patch(self, code: bytes, address: int, to: int, dead: int = 0) -> bytes | None:
-        """Return the same jump as jump_patch()."""
+        """Return jump_patch() over all bytes of the instructions `code`; None if `to` is out of
+        reach."""
         return self.jump_patch(len(code), address, to)
 
     def leave_patch(self, at: int, to: int) -> bytes:
-        """Return one jump: the way back is one, too."""
+        """Return a jump from a head (Onward.head) at `at` to its site at `to`; it fits over the
+        head's first instruction."""
         return encode.jump(at, to)
 
     def trampoline(
@@ -121,7 +124,8 @@ class Amd64(Isa):
         rerun_prefix: bytes = b"",
         onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
-        """Return the whole trampoline at address `to` (trampoline.py)."""
+        """Return a site's whole trampoline at the address `to`, or why there can be none
+        (trampoline.py)."""
         return trampoline.trampoline(site, following, to, bodies, onward)
 
 

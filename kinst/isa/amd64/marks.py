@@ -1,8 +1,9 @@
-"""Marks of many amd64 instructions, made as they are decoded, for batch.py.
+"""Marks of amd64 instructions: 16 bits that say how an instruction is displaced, for batch.py.
 
-Instructions that are displaced in one of a few plain ways are marked. Refused ones, those with a
-prefix that changes their reach, and rare ones are left to the methods for one instruction. Source:
-Intel SDM volume 2, chapter 2 and appendix A.
+Marks are made for many instructions at once, while they are decoded. An instruction that is
+displaced in one of a few plain ways gets a mark. Instructions that are refused, that have a prefix
+that changes their reach, or that are rare get mark 0; the methods for single instructions handle
+them. Source: Intel SDM volume 2, chapter 2 and appendix A.
 
 Tested by tests/isa/test_marks.py.
 """
@@ -36,10 +37,10 @@ from kinst.isa.amd64 import flags, refuse
 from kinst.isa.amd64.flags import COUNTING_CLOBBERS, LOOK_AHEAD
 from kinst.isa.amd64.parse import RIP_RELATIVE
 
-# The kinds, in the lowest bits of a mark.
+# How an instruction is displaced (its kind): the lowest bits of a mark.
 COPY, RELATIVE, JUMP, BRANCH, CALL, RETURN = range(1, 7)
 KIND = 7
-_FLOWS: U8 = np.zeros(KIND + 1, np.uint8)  # kinds as FLOW_KINDS has them
+_FLOWS: U8 = np.zeros(KIND + 1, np.uint8)  # index in FLOW_KINDS of each kind
 _FLOWS[[JUMP, BRANCH, CALL, RETURN]] = [
     FLOW_KINDS.index(name) for name in ("jump", "branch", "call", "return")
 ]
@@ -48,7 +49,7 @@ NEAR = 1 << 4  # of a branch: four bytes of distance, not one
 FIELD_SHIFT = 8  # offset of its distance or displacement; four bits
 CONDITION_SHIFT = 12  # of a branch
 
-# Mnemonics that are not marked, besides the refused ones.
+# Mnemonics that get no mark although they are not refused.
 _ALONE = _x86.numbers("sti ud2")
 
 _ONE_BYTE_ALONE = np.zeros(256, np.bool_)
@@ -61,13 +62,13 @@ _MODRM = np.stack([np.isin(np.arange(256), sorted(ops)) for ops in MODRM])
 
 @dataclass(slots=True)
 class _Effects:
-    """Effects of instructions by iced-x86's code: columns with a row for each code.
+    """Effects of instructions on flags, as arrays with an element for each of iced-x86's codes.
 
     Attributes:
-        known: the codes whose rows are filled in.
-        read: arithmetic flags that it reads.
-        written: arithmetic flags that it writes.
-        unknown: whether the flags are not known.
+        known: the codes whose elements are filled in.
+        read: arithmetic flags that the instruction reads.
+        written: arithmetic flags that the instruction writes.
+        unknown: whether the effect on flags is not known.
         counted: whether the last byte is a count that decides whether the flags are written.
         plain: whether the instruction may be marked.
     """
@@ -80,7 +81,7 @@ class _Effects:
     plain: Bools
 
     def learn(self, codes: I64) -> None:
-        """Fill in the rows of these codes."""
+        """Fill in the elements of these codes."""
         for code in set(np.unique(codes).tolist()) - self.known:
             self.known.add(code)
             mnemonic = OpCodeInfo(code).mnemonic
@@ -125,11 +126,16 @@ def scan(pieces: Sequence[tuple[int, bytes]]) -> Scanned:
 
 
 def _left_out(codes: I64, piece: I64) -> Bools:
-    """Return the breakpoints that decode() leaves out: those after an instruction that never falls
-    through, and after one another."""
+    """Return a mask of the breakpoints that decode() leaves out: those after an instruction that
+    never falls through, and those after such a breakpoint.
+
+    Args:
+        codes: iced-x86's code of each instruction.
+        piece: number of the piece of code that contains each instruction.
+    """
     trap = codes == _x86.INT3
     at = np.arange(len(codes))
-    before = np.maximum.accumulate(np.where(trap, -1, at))  # the last other instruction
+    before = np.maximum.accumulate(np.where(trap, -1, at))  # the last one that is no breakpoint
     ends = np.isin(codes[before], sorted(_x86.never_falls_through()))
     left_out: Bools = trap & (before >= 0) & (piece[before] == piece) & ends
     return left_out
@@ -192,8 +198,16 @@ def _marks(found: Columns, codes: I64, piece: I64) -> U16:
 
 
 def _dead(found: Columns, piece: I64, read: U16, written: U16, unknown: Bools) -> Bools:
-    """Return whether the flags that counting changes are dead at each instruction
-    (flags.dead())."""
+    """Return a mask of the instructions at which the flags that counting changes are dead, as
+    flags.dead() would find for each.
+
+    Args:
+        found: the instructions.
+        piece: number of the piece of code that contains each instruction.
+        read: flags that each instruction reads.
+        written: flags that each instruction writes.
+        unknown: whether each instruction's effect on flags is not known.
+    """
     count = len(found)
     end = found.after
     live = np.full(count, COUNTING_CLOBBERS, np.uint16)
@@ -230,8 +244,8 @@ def leads(columns: Columns) -> Leads:
 
 
 def distances(columns: Columns) -> I64:
-    """Return the number in each instruction that is relative to its end; for instructions that have
-    one."""
+    """Return the distance or displacement in each of these instructions, which must be marked and
+    have a number that is relative to their end."""
     field = (columns.marks >> FIELD_SHIFT & 15).astype(np.int64)
     rows = np.arange(len(columns))
     four = np.zeros((len(columns), 4), np.uint8)

@@ -1,4 +1,4 @@
-"""Page tables of amd64.
+"""The page table format of amd64.
 
 Source: Intel SDM volume 3, chapter 4, 4-level and 5-level paging; AMD APM volume 2, chapter 5.
 
@@ -43,12 +43,13 @@ def _leaf(address: int, entry: int, level: int, above: Above) -> Leaf:
 
 
 class Amd64Paging(Paging):
-    """Paging (core/page_tables.py) for amd64."""
+    """The page table format of amd64; implements Paging (core/page_tables.py)."""
 
     REACH = (1 << 31) - (1 << 20)
 
     def root_of(self, registers: Mapping[str, int]) -> Root:
-        """Return cr3 without PCID and, under PTI, not the user's tables."""
+        """Return the root of the kernel's page tables: cr3 without PCID. In user mode under PTI,
+        cr3 has the user's tables; the kernel's are returned instead."""
         levels = 5 if registers.get("cr4", 0) & _LA57 else 4
         root = registers["cr3"] & _ADDRESS
         if self.in_user_mode(registers):
@@ -56,23 +57,25 @@ class Amd64Paging(Paging):
         return Root(root, levels)
 
     def roots_of(self, registers: Mapping[str, int]) -> tuple[Root, ...]:
-        """Return two: the first and the last instructions of the kernel's entries run with the
-        user's tables under PTI (Linux, arch/x86/entry/calling.h, SWITCH_TO_KERNEL_CR3)."""
+        """Return the roots of page tables that the CPU may use in the kernel. Under PTI these are
+        two: the first and the last instructions of the kernel's entries run with the user's tables
+        (Linux, arch/x86/entry/calling.h, SWITCH_TO_KERNEL_CR3)."""
         root = self.root_of(registers)
         if not root.physical & _USER_ROOT:
             return (root,)
         return root, replace(root, physical=root.physical & ~_USER_ROOT)
 
     def in_user_mode(self, registers: Mapping[str, int]) -> bool:
-        """Whether the current privilege level is 3."""
+        """Return whether the CPU is in user mode (the current privilege level is 3)."""
         return registers.get("cs", 0) & 3 == 3
 
     def translates(self, registers: Mapping[str, int]) -> bool:
-        """Whether cr0.PG is set."""
+        """Return whether the CPU translates addresses (cr0.PG is set)."""
         return bool(registers.get("cr0", 0) & _PAGING)
 
     def leaf_entry(self, physical: int, like: Leaf) -> int:
-        """Return an entry that is global if the mapping `like` is (Linux: phys | 0x1e3)."""
+        """Return an entry that maps a large page at a physical address, writable and executable; it
+        is global if the mapping `like` is (Linux: phys | 0x1e3)."""
         flags = PRESENT | WRITABLE | ACCESSED | DIRTY | LARGE | (like.entry & GLOBAL)
         return physical | flags
 

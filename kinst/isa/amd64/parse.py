@@ -1,8 +1,8 @@
-"""The parts of one amd64 instruction: prefixes, opcode, ModRM, displacement.
+"""Parts of one amd64 instruction: prefixes, opcode, ModRM, displacement.
 
-Finds only what relocation needs; kinst/isa/_x86.py says whether the bytes are a known instruction,
-and how long it is. Source: Intel SDM volume 2, chapter 2 ("Instruction format") and appendix A
-(opcode maps).
+Only the parts that relocation needs are found; kinst/isa/_x86.py tells whether the bytes are a
+known instruction and how long it is. Source: Intel SDM volume 2, chapter 2 ("Instruction format")
+and appendix A (opcode maps).
 
 Tested by tests/isa/test_parts.py.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kinst.isa._x86_length import LEGACY, MODRM, REGISTERS_ONLY
 
-# Opcode maps.  Three: after 0F 38 or 0F 3A.  Vector: those of VEX, EVEX and XOP.
+# Opcode maps.  THREE_BYTE: the maps after 0F 38 and 0F 3A.  VECTOR: the maps of VEX, EVEX and XOP.
 ONE_BYTE, TWO_BYTE, THREE_BYTE, VECTOR = range(4)
 
 RSP = 4  # register number in ModRM and SIB; also "a SIB byte follows" in ModRM.rm
@@ -22,13 +22,13 @@ RIP_RELATIVE = 5  # ModRM.rm with mod 0
 
 @dataclass(frozen=True, slots=True)
 class Amd64Instruction:
-    """One instruction taken apart. Offsets are into code.
+    """One amd64 instruction taken apart; offsets are in its bytes, `code`.
 
     Attributes:
-        prefixes: the legacy ones.
-        rex: 0 if there is none.
+        prefixes: the legacy prefixes.
+        rex: the REX prefix, 0 if there is none.
         map: ONE_BYTE, TWO_BYTE, THREE_BYTE or VECTOR.
-        modrm_at: -1 without ModRM.
+        modrm_at: offset of the ModRM byte, -1 if there is none.
     """
 
     code: bytes
@@ -59,16 +59,16 @@ class Amd64Instruction:
 
     @property
     def rip_relative(self) -> bool:
-        """Whether a memory operand is relative to the next instruction; its disp32 is at modrm_at +
-        1."""
+        """Whether a memory operand is relative to the next instruction; its 32-bit displacement is
+        at modrm_at + 1."""
         if self.modrm_at < 0 or self.modrm & 0xC7 != RIP_RELATIVE:
             return False
         return self.map != TWO_BYTE or self.opcode not in REGISTERS_ONLY
 
     @property
     def based_on_rsp(self) -> bool:
-        """Whether the base register of the memory operand is rsp; only for an instruction with
-        ModRM."""
+        """Whether the base register of the memory operand is rsp; the instruction must have a ModRM
+        byte."""
         return (
             self.mod != 3
             and self.rm == RSP
@@ -86,7 +86,7 @@ def _is_prefix(byte: int) -> bool:
 
 
 def parse(code: bytes) -> Amd64Instruction | None:
-    """Take one instruction apart; return None if the bytes end before its ModRM."""
+    """Take apart one instruction; return None if the bytes end before its ModRM byte."""
     at = 0
     try:
         # A REX that is not directly before the opcode is ignored.
@@ -116,8 +116,8 @@ def parse(code: bytes) -> Amd64Instruction | None:
 
 
 def _is_vector(code: bytes, at: int) -> bool:
-    """Whether a VEX (C4, C5), EVEX (62) or XOP prefix is here (8F with a map field of 8 or more;
-    else it is pop)."""
+    """Return whether a VEX (C4, C5), EVEX (62) or XOP prefix is at an offset of code. 8F is an XOP
+    prefix if its map field is 8 or more, and otherwise pop."""
     first = code[at]
     return first in (0xC4, 0xC5, 0x62) or (first == 0x8F and code[at + 1] & 0x1F >= 8)
 
@@ -129,7 +129,7 @@ def _parse_vector(code: bytes, prefixes: bytes, at: int) -> Amd64Instruction | N
     rex = 0x40 if first == 0xC5 else 0x40 | (~code[at + 1] >> 5 & 1)
     opcode_at = at + 1 + payload
     opcode = code[opcode_at]
-    # vzeroupper and vzeroall are the only ones without ModRM, and VEX has no other 77.
+    # Only vzeroupper and vzeroall have no ModRM; no other VEX instruction has opcode 77.
     modrm_at = -1 if opcode == 0x77 and first in (0xC4, 0xC5) else opcode_at + 1
     if modrm_at >= len(code):
         return None

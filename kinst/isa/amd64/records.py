@@ -1,18 +1,21 @@
-"""A record written in line (core/bodies.py RecordBody), with interrupts as they are.
+"""Code that writes a record in line, without a call and with interrupts as they are (RecordBody of
+core/bodies.py).
 
-    raise    the kernel's preemption count: the thread stays on this CPU, and others off it; if
-             the kernel does not preempt its threads it is enough to test that this still holds
-    room     STATE_RESERVED, if tracing is active, this CPU is in no clause and the ring has room
-    time     of the cycle counter, and then cmpxchg of STATE_RESERVED: an interrupt that has written
-             a record since would have changed it, so times in a ring are in the records' order
-    fill     with plain moves: the room is this record's alone
+    raise    increment the kernel's preemption count: the thread stays on this CPU, and other
+             threads stay off it; if the kernel does not preempt its threads, test instead that it
+             still does not
+    reserve  read STATE_RESERVED; test that tracing is active, that this CPU is in no clause, and
+             that the ring has space
+    time     read the cycle counter, then cmpxchg STATE_RESERVED: an interrupt that has written a
+             record since would have changed it, so times in a ring are in the records' order
+    fill     write the record with plain moves: the reserved space belongs to this record alone
     show     the outermost record's end moves STATE_HEAD to STATE_RESERVED, and tests again whether
              an interrupt has reserved more before STATE_HEAD had moved
-    lower    the count
+    lower    decrement the preemption count
 
-If any of this cannot be done, a call writes the record. Lowering does not reschedule: the kernel
-does what a tick asked for within these nanoseconds at its next occasion. cmpxchg has no lock
-prefix: other CPUs do not write there.
+If any of this cannot be done, a call writes the record. Lowering the count does not reschedule: if
+a timer tick asks for that within these nanoseconds, the kernel reschedules at its next occasion.
+cmpxchg has no lock prefix: other CPUs do not write there.
 
 Tested by tests/isa/test_batches.py.
 """
@@ -47,14 +50,16 @@ _REGISTERS = {**r.GENERAL, **{r.SLOT[n]: k for n, k in (("rsi", 6), ("rdi", 7), 
 
 
 def lower(places: RecordPlaces) -> bytes:
-    """Return code that lowers the preemption count, if it was raised."""
+    """Return code that lowers the kernel's preemption count; b"" if _reserved() does not raise
+    it."""
     if places.settled is not None:
         return b""
     return b"\x65\xff\x0c\x25" + e.disp32(places.busy)  # dec dword gs:[busy]
 
 
 def _near(address: int) -> bytes:
-    """Return an address as a sign-extended displacement. Raises OutOfReach."""
+    """Return an address as a sign-extended 32-bit displacement. Raises OutOfReach if it is not in
+    the last 2 GB of addresses."""
     signed = e.signed64(address)
     if not e.fits32(signed):
         raise OutOfReach("a ring is not in the last 2 GB of addresses")
@@ -62,19 +67,29 @@ def _near(address: int) -> bytes:
 
 
 def write(body: RecordBody, on_stack: Mapping[int, int], call: bytes) -> bytes:
-    """Return the code up to and including `call`, which runs if nothing could be written. After a
-    record was written, control goes on after `call`. The count is raised either way.
+    """Return code that writes a record, and at its end `call`, which runs only if nothing could be
+    written. After a record was written, control jumps over `call`.
 
-    Raises OutOfReach.
+    The preemption count is raised in both cases (see lower()).
 
-    on_stack: where the values of registers are, from rsp."""
+    Args:
+        body: the record.
+        on_stack: offset from rsp of the value of each saved register, by register number.
+        call: code that writes the record by a call.
+
+    Raises:
+        OutOfReach: a ring is not in the last 2 GB of addresses.
+    """
     written = _filled(body, on_stack) + _end(body, len(call))
     return _reserved(body) + _branch(_NOT_EQUAL, len(written)) + written + call
 
 
 def _reserved(body: RecordBody) -> bytes:
-    """Return code that reserves room and sets the zero flag if there was some. One branch tests all
-    conditions, since each branch ends a block of QEMU's."""
+    """Return code that reserves space in the ring and sets the zero flag if it succeeded.
+
+    All conditions are computed into one word, so that one branch tests them: each branch ends a
+    translation block of QEMU.
+    """
     places, clock = body.places, body.places.clock
     state = e.signed64(places.state)
     code = b""
@@ -82,7 +97,7 @@ def _reserved(body: RecordBody) -> bytes:
         code += b"\x65\xff\x04\x25" + e.disp32(places.busy)  # inc dword gs:[busy]
     code += b"\x65\x8b\x0c\x25" + e.disp32(places.cpu)  # mov ecx, gs:[cpu]
     code += b"\xc1\xe1" + bytes((_PAGE_SHIFT,))  # shl ecx, 12
-    # The signs of these words are conditions: none may be set.
+    # The signs of the following words are conditions: no word may be negative.
     code += b"\x48\x8b\x91" + _near(state + STATE_CLOSED)  # mov rdx, [rcx + CLOSED]
     code += e.load_value(e.RAX, 1 << 32 | 1)  # closed, or the sequence odd
     code += b"\x48\x21\xc2\x48\xf7\xda"  # and rdx, rax; neg rdx
@@ -108,8 +123,8 @@ def _reserved(body: RecordBody) -> bytes:
 
 
 def _nanoseconds(clock: Clock) -> bytes:
-    """Return code that puts the time of the cycles in rax into r11, and r11's old value into
-    rax."""
+    """Return code that converts the cycles in rax to a time in nanoseconds in r11, and moves r11's
+    old value to rax."""
     whole = clock.mult << 64 - clock.shift if clock.shift <= 64 else 1 << 64
     if clock.base_ns == 0 and whole < 1 << 64:  # the product's upper half is the time
         code = e.load_value(e.RDX, whole) + b"\x48\xf7\xe2"  # mul rdx: rdx and rax
@@ -125,11 +140,16 @@ def _branch(condition: int, distance: int) -> bytes:
 
 
 def _end(body: RecordBody, beyond: int) -> bytes:
-    """Return code that moves the head from this record's start to its end and, if more was reserved
-    after it, to the end of that. If the head is not at the start, this record interrupted another
-    one.
+    """Return code that moves STATE_HEAD from a record's start to its end or, if space was reserved
+    after the record, to the end of that space.
 
-    beyond: bytes after this code to skip."""
+    If STATE_HEAD is not at the record's start, this record has interrupted another record, and the
+    code leaves STATE_HEAD alone.
+
+    Args:
+        body: the record.
+        beyond: bytes after this code to skip.
+    """
     state = e.signed64(body.places.state)
     head, reserved = _near(state + STATE_HEAD), _near(state + STATE_RESERVED)
     code = b"\x48\x8d\x90" + e.disp32(body.size)  # lea rdx, [rax + size]
@@ -167,7 +187,7 @@ def _filled(body: RecordBody, on_stack: Mapping[int, int]) -> bytes:
 
 
 def _value(places: RecordPlaces, field: RecordField, on_stack: Mapping[int, int]) -> bytes:
-    """Return code that stores a field that is not the time."""
+    """Return code that stores a field of a record; b"" for the time, which _filled() stores."""
     register, code = e.R11, b""
     match field.kind:
         case "time":
@@ -184,7 +204,8 @@ def _value(places: RecordPlaces, field: RecordField, on_stack: Mapping[int, int]
 
 
 def _store(places: RecordPlaces, offset: int, size: int, register: int) -> bytes:
-    """mov [rdx + rings + offset], the low bytes of a register"""
+    """Encode mov [rdx + rings + offset], register: store the lowest `size` bytes of a register in a
+    record."""
     rex = 0x40 | (size == 8) << 3 | (register > 7) << 2
     prefix = b"\x66" if size == 2 else b""
     opcode = 0x88 if size == 1 else 0x89

@@ -1,9 +1,10 @@
-"""Instructions that are displaced and instructions that are refused, each decided on purpose.
+"""Which amd64 instructions are displaced and which are refused: a table of decisions.
 
 A displaced instruction runs at another address with the original registers, flags and stack,
-and then goes where the original went.  A copy can be unfaithful in three ways only: it
-shows or uses its own address; it acts on the very next instruction; or the trampoline around
-it (its memory, its per-CPU base) is not there when it runs.
+and then control goes where the original instruction sends it.  A copy can differ from the
+original in three ways only: it shows or uses its own address; it acts on the very next
+instruction; or what the trampoline needs (its memory, the per-CPU base) is not there when the
+copy runs.
 
 | instruction | decision |
 |---|---|
@@ -63,7 +64,7 @@ _REFUSED_MNEMONICS = {
     _TRANSACTION: "xbegin xend xabort",
     _GUEST: "vmlaunch vmresume vmrun skinit getsec enclu rsm seamret",
 }
-# iced-x86's numbers of mnemonics to reasons.
+# Reasons of refusals, by iced-x86's numbers of mnemonics.
 BY_MNEMONIC = {
     number: reason for reason, names in _REFUSED_MNEMONICS.items() for number in _x86.numbers(names)
 }
@@ -73,7 +74,12 @@ _SHADOW_ENDS = _x86.numbers("hlt mwait mwaitx umwait sysexit sysexitq iret iretd
 
 
 def refusal(parsed: Amd64Instruction | None, mnemonic: int) -> str:
-    """Return why a known instruction is not displaced, or "". mnemonic: iced-x86's."""
+    """Return why a known instruction is not displaced; "" if it is.
+
+    Args:
+        parsed: the instruction, None if it could not be taken apart.
+        mnemonic: iced-x86's number.
+    """
     reason = BY_MNEMONIC.get(mnemonic, "")
     if reason or parsed is None:
         return reason
@@ -91,9 +97,14 @@ def refusal(parsed: Amd64Instruction | None, mnemonic: int) -> str:
 
 
 def shadow_refusal(code: bytes, following: bytes, address: int) -> str:
-    """Return why an instruction cannot be displaced because of the one after it, or "".
+    """Return why an instruction cannot be displaced because of the instruction after it (sti
+    protects that one from interrupts); "" if it can.
 
-    following: live bytes from `address` on, where the next instruction is."""
+    Args:
+        code: the instruction.
+        following: live bytes after the instruction.
+        address: where `following` lies.
+    """
     one = _x86.first(code, address - len(code))
     if one is None or one.mnemonic != Mnemonic.STI:
         return ""

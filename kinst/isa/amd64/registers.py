@@ -1,13 +1,13 @@
-"""The registers of regs[], and where a trampoline saves them.
+"""The registers of regs[] on amd64, and where a trampoline saves them.
 
-Indices are FreeBSD's and illumos': regs_x86.d numbers the i386 names 0 to 18 (REG_* of i386's
+Indices are those of FreeBSD and illumos: regs_x86.d numbers the i386 names 0 to 18 (REG_* of i386's
 regset.h, which dtrace_getreg() maps to the 64-bit registers), and the amd64 names follow at 19 +
-REG_* of amd64's regset.h. R_FSBASE and R_GSBASE have a REG_* but no line in regs_x86.d; they are
-named here by the same rule.
+REG_* of amd64's regset.h. R_FSBASE and R_GSBASE have a REG_* but no line in regs_x86.d; here they
+are numbered by the same rule.
 
-The frame is an array of u64, in the trampoline's order: flags, r11, rsi and rdi are pushed first,
-so they lie at the top; the registers that clauses use most come next below, so that a trampoline
-reserves (and writes) only the slots from the lowest that is needed.
+The frame is an array of u64, in the order in which a trampoline fills it: flags, r11, rsi and rdi
+are pushed first, so they lie at the top; the registers that clauses use most come next below. So a
+trampoline reserves (and writes) only the slots from the lowest that it needs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""One instruction made to run elsewhere, with the same effect.
+"""Displacement of one amd64 instruction: code with the instruction's effect at another address.
 
-What depends on its own address is re-encoded:
+An instruction that depends on its own address is re-encoded:
+
 - memory operands relative to rip: the displacement is adjusted; if it does not reach (a per-CPU
   variable: gs:[rip + x] means a small address that wraps round), the absolute address is encoded if
   it fits 32 bits sign-extended;
@@ -9,7 +10,7 @@ What depends on its own address is re-encoded:
 - a call pushes the original return address and jumps. An indirect call through memory based on rsp
   reads 8 bytes further up, because the push comes first.
 
-refuse.py decides what is not displaced. Source: Intel SDM volume 2.
+refuse.py decides which instructions are not displaced. Source: Intel SDM volume 2.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ _TARGET = "the branch's target"
 
 
 def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
-    """Return code at `to` with the effect of the one instruction `code` at `address`."""
+    """Return code for the address `to` with the effect of the one instruction `code` at `address`,
+    or why there is none. Control then goes where the original instruction sends it.
+
+    Args:
+        onward: where other sites' trampolines lie, in which control goes on.
+    """
     after = address + len(code)
 
     def back(at: int) -> bytes:
@@ -53,7 +59,7 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 @refuses_out_of_reach
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
-    """Return what displace() does, without the jump back."""
+    """Return the code that displace() returns, without the jump back to the next instruction."""
     instruction = _x86.only(code, address)
     if instruction is None:
         return Refused(LOOKED_UP if code == _x86.UDB else UNKNOWN)
@@ -85,7 +91,12 @@ def _move(parsed: Amd64Instruction, address: int, to: int, onward: Onward) -> Mo
 
 
 def _move_branch(parsed: Amd64Instruction, after: int, to: int, onward: Onward) -> Moved | Refused:
-    """Move a direct branch, without its segment prefixes: they are hints, or padding."""
+    """Return the displaced code of a direct branch, without its segment prefixes: they are hints,
+    or padding.
+
+    Args:
+        after: address after the original.
+    """
     if OPERAND_SIZE in parsed.prefixes:
         return Refused("a branch with an operand size prefix: processors differ on it")
     op = parsed.opcode
@@ -136,7 +147,7 @@ def _move_indirect(parsed: Amd64Instruction, after: int, to: int) -> Moved | Ref
 
 
 def _raise_rsp(parsed: Amd64Instruction) -> bytes | Refused:
-    """Return the instruction with its rsp-based operand one pushed word further up."""
+    """Return an instruction with its rsp-based operand one word (8 bytes) further up."""
     if ADDRESS_SIZE in parsed.prefixes:
         return Refused("a call through a 32-bit stack address")
     at = parsed.modrm_at + 2  # after ModRM and SIB
@@ -154,10 +165,16 @@ def _raise_rsp(parsed: Amd64Instruction) -> bytes | Refused:
 
 
 def with_target(parsed: Amd64Instruction, after: int, to: int) -> bytes | Refused:
-    """Return the instruction's bytes for `to`, with its rip-relative operand at the same address.
-    Raises OutOfReach.
+    """Return an instruction's bytes for the address `to`; a rip-relative operand still refers to
+    the original address.
 
-    after: the address after the original."""
+    Args:
+        after: address after the original instruction.
+        to: address of the displaced instruction.
+
+    Raises:
+        OutOfReach: the operand is too far from `to`.
+    """
     code = parsed.code
     if not parsed.rip_relative:
         return code

@@ -1,4 +1,5 @@
-"""Snippets (core/bodies.py): their registers for LLVM, and what they read and write.
+"""Snippets on amd64 (core/bodies.py): the registers that LLVM may use in them, and analysis of
+which registers a snippet reads and writes.
 
 Tested by tests/codegen/test_snippets.py.
 """
@@ -78,5 +79,6 @@ def snippet(code: bytes, zero: bool = False) -> Snippet | None:
 
 
 def _keeps_part(register: Any) -> bool:
-    """Whether a write of this register leaves the rest of the whole register as it was."""
+    """Return whether a write to this register leaves the other bits of the whole register as they
+    were."""
     return RegisterExt.size(register) < 4

@@ -1,8 +1,8 @@
-"""Addresses that may be those of tables of computed jumps.
+"""Search for addresses that may be those of jump tables (of switch statements) in amd64 code.
 
-Position-independent code makes the address of a table by lea, relative to rip; its entries are
-32-bit distances from the table. Other code uses the address as a displacement; its entries are
-whole addresses, with an index scaled by 8 (GCC's and LLVM's i386 back ends:
+Position-independent code makes the address of a table by lea, relative to rip; the table's entries
+are 32-bit distances from the table. Other code uses the address as a displacement; the table's
+entries are whole addresses, with an index scaled by 8 (GCC's and LLVM's i386 back ends:
 ASM_OUTPUT_ADDR_DIFF_ELT and ASM_OUTPUT_ADDR_VEC_ELT; SDM volume 2, section 2.1.5 for the operand).
 Kernels with retpolines have only arrays of labels.
 """
@@ -46,7 +46,8 @@ def _tables(instructions: Sequence[Instruction]) -> Iterator[JumpTable]:
 
 
 def _scaled_by_eight(parsed: Amd64Instruction) -> bool:
-    """Whether the memory operand is a displacement and an index times 8, without a base."""
+    """Return whether an instruction's memory operand is a displacement plus an index times 8,
+    without a base."""
     if parsed.mod != 0 or parsed.rm != RSP:
         return False
     sib = parsed.code[parsed.modrm_at + 1]
@@ -54,8 +55,8 @@ def _scaled_by_eight(parsed: Amd64Instruction) -> bool:
 
 
 def may_make_tables(columns: Columns) -> Bools:
-    """Return instructions in which any byte could be lea's, or the ModRM byte of an operand with an
-    index times 8 and no base."""
+    """Return a mask of the instructions that jump_tables() needs: those in which some byte could be
+    lea's opcode, or the ModRM byte of an operand with an index times 8 and no base."""
     code = columns.code
     lea = (code[:, :-1] == _LEA) & (code[:, 1:] & 0xC7 == 0x05)
     scaled = (code[:, :-1] & 0xC7 == RSP) & (code[:, 1:] & 0xC7 == 0xC0 | _NO_BASE)

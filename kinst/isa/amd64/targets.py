@@ -1,8 +1,8 @@
-"""Addresses that code may lead to, whatever bytes its instructions begin at.
+"""Search for addresses that amd64 code may lead to, whatever bytes its instructions begin at.
 
-Finds direct branches, and addresses that instructions make or push: those of all real instructions,
-and some that are none. Source: Intel SDM volume 2 (Jcc, JMP, CALL, LOOP, LEA, and section 2.2.1.3,
-"Displacement": 32 bits are sign-extended, also as immediates).
+It finds direct branches, and addresses that instructions make or push: those of all real
+instructions, and some inside other instructions. Source: Intel SDM volume 2 (Jcc, JMP, CALL, LOOP,
+LEA, and section 2.2.1.3, "Displacement": 32 bits are sign-extended, also as immediates).
 
 Tested by tests/isa/test_what_leads_where.py.
 """
@@ -40,8 +40,13 @@ def branches(code: bytes, address: int) -> tuple[U64, U64]:
 
 
 def _found(raw: U8, address: int) -> Iterator[tuple[I64, I64]]:
-    """Yield (where, where to) of possible branches and addresses in raw, as offsets in it. Its last
-    _LONGEST bytes are only operands of earlier ones."""
+    """Yield possible branches and addresses in code, as arrays (offset of the instruction, offset
+    that it leads to).
+
+    Args:
+        raw: the code; its last _LONGEST bytes are only operands of earlier instructions.
+        address: of the code.
+    """
     first, second = raw[:-_LONGEST], raw[1 : 1 - _LONGEST]
     short = (first & 0xF0 == 0x70) | (first & 0xFC == 0xE0) | (first == 0xEB)
     near = (first == 0xE8) | (first == 0xE9)
@@ -59,7 +64,7 @@ def _found(raw: U8, address: int) -> Iterator[tuple[I64, I64]]:
 
 
 def _signed(raw: U8, where: I64, size: int) -> I64:
-    """Return the signed little-endian numbers of `size` bytes at these offsets."""
+    """Return the signed little-endian number of `size` bytes at each of these offsets."""
     values = np.zeros(len(where), np.int64)
     for byte in range(size):
         values |= raw[where + byte].astype(np.int64) << 8 * byte

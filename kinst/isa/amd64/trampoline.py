@@ -1,13 +1,14 @@
-"""The whole trampoline: the probe's work, then the displaced instruction, then the way back.
+"""Code of a whole amd64 trampoline: the probe's work, then the displaced instruction, then the jump
+back.
 
 Counting alone is one `inc` of this CPU's own memory for each counter: an interrupt cannot split it,
-and it leaves CF alone. inline.py has other work without a frame.
+and it does not change CF. inline.py makes other work that needs no frame.
 
 A call saves what the call itself needs (flags, r11, rsi, rdi), and the slots that the clauses read;
 the called code preserves everything else (LLVM's preserve_mostcc preserves every general register
-but r11). popf is right at the end here: it restores IF, DF and the arithmetic flags at once, and
-sti would end QEMU's translation block just the same. The stack is not realigned: clauses are
-compiled without vector registers and with 8-byte stack alignment.
+but r11). Here popf is the right end: it restores IF, DF and the arithmetic flags at once, and sti
+would end QEMU's translation block as well. The stack is not realigned: clauses are compiled without
+vector registers and with 8-byte stack alignment.
 """
 
 from __future__ import annotations
@@ -32,12 +33,16 @@ _RDMSR = b"\x0f\x32"
 def trampoline(
     site: Site, following: bytes, to: int, bodies: Sequence[Body], onward: Onward = UNCHAINED
 ) -> Relocated | Refused:
-    """Return the trampoline at `to` for a site.
+    """Return a site's trampoline at the address `to`.
 
-    Refused if the instruction cannot be displaced, depends on the one after it, or something is
-    more than 2 GB away.
+    It is refused if the instruction cannot be displaced, depends on the instruction after it, or if
+    something is more than 2 GB away.
 
-    following: live bytes after the instruction; a few dozen are enough."""
+    Args:
+        following: live bytes after the instruction; a few dozen are enough.
+        bodies: the work, in order.
+        onward: where control goes on after the displaced instruction.
+    """
     after = site.address + len(site.code)
     reason = shadow_refusal(site.code, following, after)
     if reason:
@@ -59,7 +64,11 @@ def _work(site: Site, following: bytes, to: int, bodies: Sequence[Body]) -> byte
 
 
 def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes:
-    """Return the code of bodies, at least one of them a call, in order, inside one frame."""
+    """Return code at the address `to` that does calls and counting in order, inside one frame.
+
+    Args:
+        bodies: the work; at least one body is a call.
+    """
     slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
     stored = sorted(slots - r.PUSHED)
     lowest = stored[0] if stored else r.LOWEST_PUSHED
@@ -82,9 +91,12 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes
 
 
 def _fill(slot: int, offset: int, frame_end: int, site: Site) -> bytes:
-    """Return code that stores one frame slot at [rsp + offset]; rdi, rsi and r11 are free.
+    """Return code that stores a register's value at the site in its frame slot, at [rsp + offset];
+    the code may change rdi, rsi and r11.
 
-    frame_end: bytes by which rsp is below its value at the site."""
+    Args:
+        frame_end: bytes by which rsp is below its value at the site.
+    """
     if slot in r.GENERAL:
         return e.store(offset, r.GENERAL[slot])
     if slot == r.SP_SLOT:
@@ -93,7 +105,7 @@ def _fill(slot: int, offset: int, frame_end: int, site: Site) -> bytes:
         return e.store_value(offset, site.address, e.RDI)
     if slot in r.SEGMENT:
         return e.read_segment(e.RDI, r.SEGMENT[slot]) + e.store(offset, e.RDI)
-    # rdmsr answers in edx:eax.
+    # rdmsr returns its value in edx:eax.
     kept = ((e.RDI, e.RAX), (e.RSI, e.RCX), (e.R11, e.RDX))
     return (
         b"".join(e.move(to, from_) for to, from_ in kept)
