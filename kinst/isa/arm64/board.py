@@ -1,4 +1,4 @@
-"""How QEMU runs an arm64 kernel.
+"""Facts of running an arm64 kernel in QEMU: machine, devices, memory layout, state of a CPU.
 
 Source: QEMU manual, "System emulation", "'virt' generic virtual platform"; hw/arm/virt.c for the
 memory layout.
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 QEMU = "qemu-system-aarch64"
 PACKAGE = "qemu-system-arm"
 MACHINE = "virt"
-CPU = "cortex-a57"  # starts its kernel at EL1; newer ones cost TCG pointer authentication
-_CPU_OF_16K = "neoverse-n1"  # the other one has pages of 4 and 64 KB only
+CPU = "cortex-a57"  # starts its kernel at EL1; newer CPUs cost TCG pointer authentication
+_CPU_OF_16K = "neoverse-n1"  # cortex-a57 has pages of 4 and 64 KB only
 _IMAGE_MAGIC = b"ARM\x64"  # Linux, Documentation/arch/arm64/booting.rst: at 56; flags at 24
 _PAGES_16K = 2  # in bits 1 and 2 of the flags
 # os.uname().machine of hosts that could run it with KVM.
@@ -33,25 +33,38 @@ _TIMER_MASK, _TIMER_FIRED = 7, 5  # CNTV_CTL_EL0: enabled, not masked, its condi
 
 
 def cpu_for(head: bytes) -> str:
-    """Return a CPU with pages of 16 KB for a kernel that has them."""
+    """Return the CPU to run a kernel on: for a kernel with pages of 16 KB a CPU that has them,
+    otherwise the usual CPU.
+
+    Args:
+        head: first bytes of the kernel's file.
+    """
     pages = int.from_bytes(head[24:32], "little") >> 1 & 3
     return _CPU_OF_16K if head[56:60] == _IMAGE_MAGIC and pages == _PAGES_16K else CPU
 
 
 def interrupts_off(registers: Mapping[str, int]) -> bool:
-    """Whether the CPU holds back its timer's interrupt (PSTATE.I is set and it has fired).
+    """Return whether the CPU holds back the interrupt of its timer: PSTATE.I is set and the timer
+    has fired.
 
-    Linux waits for work (wfi) with interrupts off: a CPU hangs only if it does not take an
-    interrupt that is pending."""
+    Linux waits for work (wfi) with interrupts off. So a CPU hangs only if it does not take an
+    interrupt that is pending.
+    """
     fired = registers.get("CNTV_CTL_EL0", 0) & _TIMER_MASK == _TIMER_FIRED
     return fired and bool(registers["cpsr"] & _IRQ_MASKED)
 
 
 def is_lost(registers: Mapping[str, int]) -> bool:
-    """Return False: Linux finds a bad stack at each entry, and says so."""
+    """Return whether the CPU faults for ever: False, since Linux detects a bad stack at each entry
+    and reports it."""
     return False
 
 
 def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
-    """Return virt's RAM, in one piece."""
+    """Return (physical address, offset in RAM, bytes) of each piece of virt's RAM, which is one
+    piece.
+
+    Args:
+        size: bytes of RAM.
+    """
     return ((_RAM, 0, size),)

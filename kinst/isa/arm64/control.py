@@ -1,4 +1,5 @@
-"""Where control goes from one AArch64 instruction.
+"""Control flow of single AArch64 instructions: where control goes from an instruction, and on which
+condition.
 
 Source: Arm Architecture Reference Manual (DDI 0487), C1.2.4 "Condition code" and C6.
 
@@ -23,7 +24,8 @@ def _bit(number: int) -> tuple[str, str]:
 
 
 _Z, _C, _N, _V = _bit(30), _bit(29), _bit(31), _bit(28)
-# By the upper three bits of the condition: (it holds, it does not); the lowest bit swaps the two.
+# D expressions (the condition holds, it does not hold) by the upper three bits of the condition;
+# the lowest bit swaps the two.
 _CONDITIONS = (
     _Z,  # eq
     _C,  # cs
@@ -55,7 +57,7 @@ _FIXED = (
 )
 _BY_KIND = {
     p.BR: INDIRECT, p.BLR: CALL, p.RET: RETURN, p.RET_NEAR: RETURN,
-    # It may go on, or anywhere.
+    # An unknown instruction may go on to the next one, or anywhere else.
     p.UNKNOWN: Flow("indirect", falls_through=True),
 }  # fmt: skip
 
@@ -90,7 +92,11 @@ _BL, _BL_BITS = 0x25, 26  # opcode of BL above its displacement in words (C6.2, 
 
 
 def returns_of(code: bytes, address: int, target: int) -> list[int]:
-    """Return the addresses after calls (BL) of `target`."""
+    """Return the return addresses of direct calls (BL) of `target` in code, ascending.
+
+    Args:
+        address: of the code.
+    """
     words = np.frombuffer(code, "<u4", len(code) // SIZE)
     (places,) = np.nonzero(words >> _BL_BITS == _BL)
     shift = 32 - _BL_BITS

@@ -1,4 +1,5 @@
-"""Debian's kernel for arm64 guests: the cloud one, whose drivers are those of virtual machines."""
+"""Debian's kernel package for arm64 guests: the cloud kernel, whose drivers are those of virtual
+machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding with capstone, without its slow operand details.
+"""Decoding of arm64 code by capstone, without its slow operand details.
 
 Tested by tests/isa/test_isa_contract.py and tests/isa/test_plain_text.py.
 """
@@ -17,14 +17,15 @@ from kinst.isa.arm64.encode import SIZE
 
 _DISASSEMBLER = Cs(CS_ARCH_ARM64, CS_MODE_ARM)
 _CHUNK = 1 << 16  # capstone keeps all that it decoded in one call in memory
-UNKNOWN = ".inst"  # how the text of a word that does not decode begins
+UNKNOWN = ".inst"  # start of the text of a word that does not decode
 
 PLAIN = PlainDisassembly(CS_ARCH_ARM64, CS_MODE_ARM, SIZE)
 
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:
-    """Yield every whole word of code. A word that capstone does not know becomes `.inst WORD`: all
-    instructions have one size, so what follows is still in step."""
+    """Yield an instruction for each whole word of code, in order. A word that capstone does not
+    know gets the text `.inst WORD`: all instructions have one size, so decoding goes on with the
+    next word."""
     at, whole = 0, len(code) & -SIZE
     while at < whole:
         end = min(at + _CHUNK, whole)
@@ -42,12 +43,12 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
 
 
 def sizes(code: bytes) -> npt.NDArray[np.int64]:
-    """Return the sizes of the instructions that decode() finds."""
+    """Return the size in bytes of each instruction that decode() would yield, in order."""
     return np.full(len(code) // SIZE, SIZE, np.int64)
 
 
 def text_of(code: bytes, address: int) -> str:
-    """Return the text of the one instruction `code`; "" if it does not decode."""
+    """Return the text of the one instruction `code` at `address`; "" if it does not decode."""
     for _, _, mnemonic, operands in _DISASSEMBLER.disasm_lite(code, address, 1):
         return f"{mnemonic} {operands}" if operands else mnemonic
     return ""

@@ -1,4 +1,4 @@
-"""Hooks at the start of C functions of the kernel (Procedure Call Standard for AArch64).
+"""Hooks at the start of the kernel's C functions (Procedure Call Standard for AArch64).
 
 A branch to a stub replaces the function's first instruction. The stub saves the argument registers,
 calls the hook, and goes on with the displaced instruction. At a function's start x9 to x17 are
@@ -13,7 +13,8 @@ from kinst.core.displaced import Refused, refuses_out_of_reach
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import relocate
 
-# Arguments, the address of a result in memory (x8), and the return address.
+# Registers that the stub saves: arguments, the address of a result in memory (x8), and the return
+# address.
 _KEPT = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 30))
 _SIZE = 16 * len(_KEPT)
 _ANSWER = 16
@@ -21,8 +22,8 @@ _ANSWER = 16
 
 @refuses_out_of_reach
 def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes] | Refused:
-    """Make the function return 0 if the hook returns 1: Linux's exception handlers say "handled"
-    so."""
+    """Return (patch, stub) of a hook that may end its function: if the hook returns 1, the function
+    returns 0, by which Linux's exception handlers say "handled"."""
     head = _save() + e.call(to + len(_save()), hook, "the hook")
     head += _move(_ANSWER, 0) + _restore()
     go_on = 3 * e.SIZE

@@ -1,7 +1,7 @@
-"""Encodings of the AArch64 instructions that kinst writes itself.
+"""Encoders of the AArch64 instructions that trampolines and stubs consist of.
 
-Source: Arm Architecture Reference Manual (DDI 0487), C6 "A64 Base Instruction Descriptions".
-All functions give the bytes of one instruction or of a few; addresses are virtual.
+Source: Arm Architecture Reference Manual (DDI 0487), C6 "A64 Base Instruction Descriptions". All
+functions return the bytes of one instruction or of a few; addresses are virtual.
 
 Tested by tests/isa/test_encodings.py.
 """
@@ -12,7 +12,7 @@ from kinst.core.displaced import OutOfReach
 from kinst.core.words import MASK
 
 SIZE = 4  # bytes of every instruction
-SP = ZR = 31  # one number: which of the two it is, the instruction says
+SP = ZR = 31  # the instruction decides which of the two this number means
 LR = 30
 BRANCH_REACH = 128 << 20  # of b and bl
 
@@ -34,7 +34,8 @@ BREAKPOINT = word(0xD4200000 | 0x6B69 << 5)
 
 
 def branch(at: int, to: int, what: str = "the way back") -> bytes:
-    """b: from `at` to `to`.  Raises OutOfReach."""
+    """Encode b from the address `at` to the address `to`. Raises OutOfReach beyond 128 MB, naming
+    `what`."""
     distance = to - at
     if distance % SIZE or not -BRANCH_REACH <= distance < BRANCH_REACH:
         raise OutOfReach(f"{what} is more than 128 MB from the trampoline")
@@ -42,12 +43,13 @@ def branch(at: int, to: int, what: str = "the way back") -> bytes:
 
 
 def call(at: int, to: int, what: str = "the clause") -> bytes:
-    """bl: it sets x30.  Raises OutOfReach."""
+    """Encode bl from the address `at` to the address `to`; it changes x30. Raises OutOfReach beyond
+    128 MB, naming `what`."""
     return word(0x80000000 | int.from_bytes(branch(at, to, what), "little"))
 
 
 def load_value(register: int, value: int) -> bytes:
-    """movz or movn, and movk: any 64-bit value into an x register."""
+    """Return code (movz or movn, and movk) that sets an x register to any 64-bit value."""
     value &= MASK
     halves = [value >> shift & 0xFFFF for shift in (0, 16, 32, 48)]
     negative = halves.count(0xFFFF) > halves.count(0)
@@ -60,7 +62,8 @@ def load_value(register: int, value: int) -> bytes:
 
 
 def page_of(register: int, at: int, address: int) -> bytes:
-    """adrp: the 4 KB page of address into an x register.  Raises OutOfReach beyond 4 GB."""
+    """Encode adrp at the address `at`, which sets an x register to the 4 KB page of `address`.
+    Raises OutOfReach beyond 4 GB."""
     pages = (address >> 12) - (at >> 12)
     if not -(1 << 20) <= pages < 1 << 20:
         raise OutOfReach("what it refers to is more than 4 GB from the trampoline")
@@ -68,17 +71,20 @@ def page_of(register: int, at: int, address: int) -> bytes:
 
 
 def address_of(register: int, at: int, address: int) -> bytes:
-    """adrp and add: address into an x register.  Raises OutOfReach beyond 4 GB."""
+    """Return code (adrp and add) at the address `at` that sets an x register to `address`. Raises
+    OutOfReach beyond 4 GB."""
     return page_of(register, at, address) + add(register, register, address & 0xFFF)
 
 
 def add(to: int, from_: int, value: int) -> bytes:
-    """to = from + value, 0 to 4095 (register 31 is the stack pointer); flags stay."""
+    """Encode add to, from_, #value, for x registers (register 31 is the stack pointer) and values
+    from 0 to 4095; no flag changes."""
     return word(0x91000000 | value << 10 | from_ << 5 | to)
 
 
 def sub(to: int, from_: int, value: int) -> bytes:
-    """to = from - value, as add."""
+    """Encode sub to, from_, #value, for x registers (register 31 is the stack pointer) and values
+    from 0 to 4095; no flag changes."""
     return word(0xD1000000 | value << 10 | from_ << 5 | to)
 
 
@@ -87,7 +93,7 @@ def or_registers(to: int, left: int, right: int) -> bytes:
 
 
 def store(register: int, base: int, offset: int) -> bytes:
-    """str x: offset is a multiple of 8 up to 32760."""
+    """Encode str of an x register to [base + offset]; the offset is a multiple of 8 up to 32760."""
     return word(0xF9000000 | offset // 8 << 10 | base << 5 | register)
 
 
@@ -96,7 +102,8 @@ def load(register: int, base: int, offset: int) -> bytes:
 
 
 def store_pair(first: int, second: int, base: int, offset: int) -> bytes:
-    """stp x: offset is a multiple of 8 from -512 to 504."""
+    """Encode stp of two x registers to [base + offset]; the offset is a multiple of 8 from -512 to
+    504."""
     return word(0xA9000000 | (offset // 8 & 0x7F) << 15 | second << 10 | base << 5 | first)
 
 
@@ -105,50 +112,50 @@ def load_pair(first: int, second: int, base: int, offset: int) -> bytes:
 
 
 def push_pair(first: int, second: int, size: int) -> bytes:
-    """stp x, x, [sp, #-size]!"""
+    """Encode stp x, x, [sp, #-size]!"""
     return word(0xA9800000 | (-size // 8 & 0x7F) << 15 | second << 10 | SP << 5 | first)
 
 
 def pop_pair(first: int, second: int, size: int) -> bytes:
-    """ldp x, x, [sp], #size"""
+    """Encode ldp x, x, [sp], #size."""
     return word(0xA8C00000 | (size // 8 & 0x7F) << 15 | second << 10 | SP << 5 | first)
 
 
 def load_exclusive(register: int, base: int) -> bytes:
-    """ldxr x."""
+    """Encode ldxr of an x register from [base]."""
     return word(0xC85F7C00 | base << 5 | register)
 
 
 def store_exclusive(status: int, register: int, base: int) -> bytes:
-    """stxr: status is 0 when the store was done."""
+    """Encode stxr of an x register to [base]; it sets the register `status` to 0 if it stored."""
     return word(0xC8007C00 | status << 16 | base << 5 | register)
 
 
 def branch_not_zero(register: int, distance: int) -> bytes:
-    """cbnz w: distance is in bytes from this instruction."""
+    """Encode cbnz of a w register; the distance is in bytes from this instruction."""
     return word(0x35000000 | (distance >> 2 & 0x7FFFF) << 5 | register)
 
 
 def branch_not_zero_x(register: int, distance: int) -> bytes:
-    """cbnz x."""
+    """Encode cbnz of an x register; the distance is in bytes from this instruction."""
     return word(0xB5000000 | (distance >> 2 & 0x7FFFF) << 5 | register)
 
 
 def branch_zero(register: int, distance: int) -> bytes:
-    """cbz x."""
+    """Encode cbz of an x register; the distance is in bytes from this instruction."""
     return word(0xB4000000 | (distance >> 2 & 0x7FFFF) << 5 | register)
 
 
 def read_system(register: int, number: int) -> bytes:
-    """mrs."""
+    """Encode mrs: read a system register, given by its number, to an x register."""
     return word(0xD5200000 | number << 5 | register)
 
 
 def write_system(number: int, register: int) -> bytes:
-    """msr."""
+    """Encode msr: write an x register to a system register, given by its number."""
     return word(0xD5000000 | number << 5 | register)
 
 
 def mask_interrupts() -> bytes:
-    """msr daifset, #3"""
+    """Encode msr daifset, #3, which masks interrupts as Linux does."""
     return word(0xD50340DF | DAIF_IRQ << 8)

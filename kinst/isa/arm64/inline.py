@@ -1,15 +1,16 @@
-"""Work of a trampoline before there is a frame: counting, predicates, looking up counters.
+"""Code for the work of an arm64 trampoline that needs no frame: counting, predicates, lookup of
+counters.
 
 Counting alone adds to memory by load- and store-exclusive, in a loop: all CPUs share the counter.
-(The atomic instructions of Armv8.1 may be missing; a counter for each CPU would need its interrupts
-masked, which costs more.) Interrupts stay as they are throughout, and so do the flags, unless a
-snippet sets them: then they are saved with the registers.
+(The atomic instructions of Armv8.1 may be missing; a counter for each CPU would need interrupts
+masked on it, which costs more.) Interrupts stay on or off as they are throughout. The flags stay as
+well, unless a snippet sets them: then they are saved with the registers.
 
     save     registers that counting and the snippets use, and NZCV if a snippet sets it
-    count    each counter after its guard
-    ask      snippet; to `call` if its word says so
-    restore, and on to the displaced instruction
-    call:    restore, and the calls in their frame
+    count    each counter after its guard (the snippet that decides about it)
+    ask      a snippet; go to `call` if its result says so
+    restore, and go on to the displaced instruction
+    call:    restore, and make the calls inside a frame
 
 Tested by tests/codegen/test_snippets.py.
 """
@@ -24,16 +25,19 @@ from kinst.core.displaced import Refused, refuses_out_of_reach
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64.snippets import RESULT
 
-# Registers of counting: the counter's address, its value, whether that was stored.
+# Registers of counting: the counter's address, the counter's value, whether the value was stored.
 ADDRESS, VALUE, STATUS = 0, 1, 2
 _COUNTING = frozenset((ADDRESS, VALUE, STATUS))
 _COUNTING_SIZE = 32
 
 
 def inline(work: SiteWork, to: int, frame: Callable[[int], bytes]) -> bytes:
-    """Return the code at `to`.
+    """Return the code at address `to` that does a site's work without a frame, followed by the work
+    that needs a frame.
 
-    frame: makes the calls with their frame, of the same length at any address; raises OutOfReach.
+    Args:
+        frame: takes an address, and returns the code there that does the calls inside a frame; its
+            length is the same at any address; raises OutOfReach.
     """
     snippets = work.snippets
     if not snippets:
@@ -71,7 +75,8 @@ def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
 
 
 def count(counters: Sequence[int]) -> bytes:
-    """Return code that adds one to the counters at these addresses; x0 to x2 are free."""
+    """Return code that adds one to each counter at these addresses; the code may change x0 to
+    x2."""
     return b"".join(e.load_value(ADDRESS, at) + _add_one(ADDRESS) for at in counters)
 
 
@@ -84,7 +89,12 @@ def _count_only(counters: Sequence[int]) -> bytes:
 
 
 def _add_one(address: int) -> bytes:
-    """Return code that adds one to the counter at the address in a register; x1 and x2 are free."""
+    """Return code that adds one to the counter whose address is in a register; the code may change
+    x1 and x2.
+
+    Args:
+        address: number of the register.
+    """
     again = e.load_exclusive(VALUE, address) + e.add(VALUE, VALUE, 1)
     again += e.store_exclusive(STATUS, VALUE, address)
     return again + e.branch_not_zero(STATUS, -len(again))
@@ -92,13 +102,13 @@ def _add_one(address: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Arm64Saved:
-    """Registers and flags of the site that are saved.
+    """Code that saves and restores registers and flags of the site around snippets.
 
     Attributes:
         save: code that saves them.
         restore: code that restores them.
-        on_stack: where their values are, from sp, by register number.
-        changed: registers that the code so far has changed.
+        on_stack: offset from sp of each saved register's value, by register number.
+        changed: registers that the code emitted so far has changed.
     """
 
     save: bytes
@@ -126,7 +136,8 @@ class _Arm64Saved:
         return cls(save, restore + e.add(e.SP, e.SP, size), places, changed)
 
     def run(self, snippet: Snippet) -> bytes:
-        """Return the snippet's code, after loads of its registers that other code has changed."""
+        """Return a snippet's code; in front of it, load each register that the snippet reads and
+        other code has changed."""
         again = sorted(snippet.reads & self.changed)
         self.changed.update(snippet.writes)
         code = b"".join(e.load(register, e.SP, self.on_stack[register]) for register in again)
@@ -134,7 +145,7 @@ class _Arm64Saved:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Return code that skips `distance` bytes if the guard holds."""
+    """Return code that skips the next `distance` bytes if a guard, which has just run, holds."""
     test = e.branch_zero if guard.zero else e.branch_not_zero_x
     return test(RESULT, e.SIZE + distance)
 

@@ -1,4 +1,4 @@
-"""arm64 (AArch64).
+"""The instruction set arm64 (AArch64), put together from the modules of this folder.
 
 Tested by tests/isa/test_isa_contract.py.
 """
@@ -23,9 +23,9 @@ from kinst.isa.arm64 import snippets as _snippets
 
 
 class Arm64(Isa):
-    """Isa (core/isa.py) for arm64.
+    """The instruction set arm64; implements Isa (core/isa.py).
 
-    For kernels at EL1: at EL2 (VHE) the per-CPU base is in tpidr_el2, and clauses that read
+    It is for kernels at EL1: at EL2 (VHE) the per-CPU base is in tpidr_el2, and clauses that read
     tpidr_el1 would not find it.
     """
 
@@ -73,15 +73,17 @@ class Arm64(Isa):
     translate_detour = staticmethod(detours.translate_detour)
 
     def is_nop(self, code: bytes) -> bool:
-        """Whether it is NOP: other hints may have an effect."""
+        """Return whether an instruction is NOP; other hints may have an effect."""
         return code == encode.NOP
 
     def undecoded(self, code: bytes) -> str:
-        """Only an instruction that is cut off is not decoded."""
+        """Return why decode() finds no instruction: only an instruction that is cut off is not
+        decoded."""
         return "the function ends inside an instruction"
 
     def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
-        """Return one b; None if `to` is more than 128 MB away."""
+        """Return a b from address to `to`; None if `to` is more than 128 MB away or size is not
+        4."""
         if size != encode.SIZE:
             return None
         try:
@@ -90,7 +92,8 @@ class Arm64(Isa):
             return None
 
     def leave_patch(self, at: int, to: int) -> bytes:
-        """Return one jump: the way back is one, too."""
+        """Return a jump from a head (Onward.head) at `at` to its site at `to`; it fits over the
+        head's first instruction."""
         return encode.branch(at, to)
 
     def trampoline(
@@ -102,7 +105,8 @@ class Arm64(Isa):
         rerun_prefix: bytes = b"",
         onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
-        """Return the whole trampoline at address `to` (trampoline.py)."""
+        """Return a site's whole trampoline at the address `to`, or why there can be none
+        (trampoline.py)."""
         return trampoline.trampoline(site, to, bodies, rerun_prefix, onward)
 
 

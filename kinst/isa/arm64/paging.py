@@ -1,10 +1,10 @@
-"""Page tables of arm64 (AArch64), with pages of 4, 16 or 64 KB.
+"""The page table format of arm64 (AArch64), with pages of 4, 16 or 64 KB.
 
 Source: Arm Architecture Reference Manual (DDI 0487), D8 "The AArch64 Virtual Memory System
 Architecture"; Linux, Documentation/arm64/memory.rst.
 
 Levels are counted from the last one up, as in core/page_tables.py: 1 is the manual's level 3
-(pages), 2 its level 2 (blocks, of 2 MB if pages have 4 KB), and so on.
+(pages), 2 is the manual's level 2 (blocks, of 2 MB if pages have 4 KB), and so on.
 
 Tested by tests/isa/arm64/test_paging.py and test_code.py.
 """
@@ -28,18 +28,19 @@ NOT_GLOBAL = 1 << 11
 GUARDED = 1 << 50  # GP: indirect branches must land on BTI
 PRIVILEGED_NO_EXECUTE = 1 << 53
 USER_NO_EXECUTE = 1 << 54
-# In table entries: what holds for everything below.
+# Bits of table entries that restrict every mapping below the table.
 TABLE_PRIVILEGED_NO_EXECUTE = 1 << 59
 TABLE_USER = 1 << 61  # APTable[0]: *no* access for the user
 TABLE_READ_ONLY = 1 << 62
 
-# Images and modules lie below it; in it and above lies the fixmap, where a kernel that is unmapped
-# from user mode (KPTI) has its vectors (Linux, Documentation/arm64/memory.rst).
+# Images and modules lie below this address. The fixmap, in which a kernel that is unmapped from
+# user mode (KPTI) has its vectors, lies above it (Linux, Documentation/arm64/memory.rst).
 _FIXMAP = 0xFFFF_FBFF_F000_0000
 _ADDRESS = 0x0000_FFFF_FFFF_F000
 _PAGE_BITS = {1: 14, 2: 12, 3: 16}  # by TCR_EL1.TG1
 _WIDE_DESCRIPTORS = 1 << 59  # TCR_EL1.DS: addresses of 52 bits with pages of 4 or 16 KB
-_TRAMPOLINE_TABLES = 2  # pages; Linux, arch/arm64/kernel/vmlinux.lds.S: from it to swapper_pg_dir
+# Pages from user mode's table to swapper_pg_dir; Linux, arch/arm64/kernel/vmlinux.lds.S.
+_TRAMPOLINE_TABLES = 2
 _USER_SPACE = 1 << 48  # of TTBR1_EL1: USER_ASID_FLAG
 _EL2_HOST = 1 << 34  # HCR_EL2.E2H: the kernel runs at EL2
 _MMU = 1 << 0  # of SCTLR_EL1
@@ -47,8 +48,11 @@ _USER_MODE = 0  # of PSTATE.M[3:2]: EL0
 
 
 def _refuse_el2(registers: Mapping[str, int]) -> None:
-    """Refuse a kernel at EL2 (Virtualization Host Extensions; DDI 0487, D8.1): TTBR1_EL1 and
-    TPIDR_EL1 in its code are EL2's registers, and the stub's registers of these names a guest's."""
+    """Raise TargetError for a kernel at EL2 (Virtualization Host Extensions; DDI 0487, D8.1).
+
+    TTBR1_EL1 and TPIDR_EL1 in such a kernel's code mean registers of EL2; the registers of these
+    names that a stub shows are a guest's.
+    """
     if registers.get("HCR_EL2", 0) & _EL2_HOST:
         raise TargetError(
             "this kernel runs at EL2 (VHE), and kinst knows arm64 kernels at EL1 only",
@@ -89,17 +93,19 @@ def _format(page_bits: int) -> Format:
 
 
 class Arm64Paging(Paging):
-    """Paging (core/page_tables.py) for arm64."""
+    """The page table format of arm64; implements Paging (core/page_tables.py)."""
 
     REACH = (128 << 20) - (1 << 20)
     FREE_IN_NEW_TABLES = True  # with KASLR the image may lie at the edge of a gigabyte
 
     def root_of(self, registers: Mapping[str, int]) -> Root:
-        """Return TTBR1_EL1 but, if the kernel is unmapped from user mode (KPTI), not user mode's
-        table, which maps nothing but the entry to the kernel.
+        """Return the root of the kernel's page tables, by TTBR1_EL1. If TTBR1_EL1 has user mode's
+        table (KPTI), which maps nothing but the entry to the kernel, the kernel's own table is
+        returned instead.
 
-        Raises TargetError if the stub gives no system registers, entries are those of 52-bit
-        addresses, or the kernel runs at EL2.
+        Raises:
+            TargetError: the stub gives no system registers, entries are those of 52-bit addresses,
+                or the kernel runs at EL2.
         """
         _refuse_el2(registers)
         try:
@@ -124,26 +130,30 @@ class Arm64Paging(Paging):
         return Root(root, -(-(bits - page_bits) // (page_bits - 3)), page_bits, bits)
 
     def in_user_mode(self, registers: Mapping[str, int]) -> bool:
-        """Whether the exception level is EL0."""
+        """Return whether the CPU is in user mode (the exception level is EL0)."""
         return registers.get("cpsr", 0) >> 2 & 3 == _USER_MODE
 
     def translates(self, registers: Mapping[str, int]) -> bool:
-        """Whether SCTLR_EL1.M is set.  Raises TargetError if the kernel runs at EL2."""
+        """Return whether the CPU translates addresses (SCTLR_EL1.M is set). Raises TargetError if
+        the kernel runs at EL2."""
         _refuse_el2(registers)
         return bool(registers.get("SCTLR", registers.get("SCTLR_EL1", 0)) & _MMU)
 
     def find_text(self, read: Read, root: Root, image: tuple[int, int]) -> int:
-        """Return the start of the longest range that the kernel may execute: no module's is."""
+        """Return the start of the longest range that the kernel may execute: the kernel's text,
+        since every module is shorter. Raises TargetError if no range is executable."""
         ranges = list(self.executable_ranges(read, root, image))
         if not ranges:
             raise no_text()
         return max(ranges, key=lambda each: each[1] - each[0])[0]
 
     def leaf_entry(self, physical: int, like: Leaf) -> int:
-        """Return an entry that is cached and global as the mapping `like` is.
+        """Return an entry that maps a physical address, cached and global as the mapping `like` is,
+        and executable for the kernel only.
 
-        Raises TargetError if `like`, the kernel's code, guards its branch targets: the paciasp at
-        a function's start is then one, and a probe must not take its place.
+        Raises:
+            TargetError: `like`, the kernel's code, guards its branch targets. The paciasp at a
+                function's start is then a branch target, and a probe must not replace it.
         """
         if like.entry & GUARDED:
             raise TargetError(

@@ -1,4 +1,5 @@
-"""Address operands and branch targets of one AArch64 instruction, by its encoding.
+"""Operands that relocation and control flow need of one AArch64 instruction: its kind, branch
+target or address, and register.
 
 Source: Arm Architecture Reference Manual (DDI 0487), C4.1 "A64 instruction set encoding".
 
@@ -16,11 +17,11 @@ B, BL, B_COND, CB, TB, ADR, ADRP, LITERAL, BR, BLR, RET = (
     "b", "bl", "b.cond", "cb", "tb", "adr", "adrp", "literal", "br", "blr", "ret",
 )  # fmt: skip
 RET_NEAR = "ret near"  # retaasppc, retabsppc: authenticate by an address near their own
-UNKNOWN = "unknown"  # of the group that branches are in, and no encoding that kinst knows
+UNKNOWN = "unknown"  # in the group of branches, and no encoding that kinst knows
 PLAIN = ""
-# (mask, word under it) of instructions in "Branches, exception generating and system instructions"
-# that are no branches: exceptions (svc to dcps), and hints, barriers, PSTATE, sys, mrs, msr and
-# their 128-bit forms.
+# (mask, masked word) of instructions in the group "Branches, exception generating and system
+# instructions" that are no branches: exceptions (svc to dcps), and hints, barriers, PSTATE, sys,
+# mrs, msr and their 128-bit forms.
 _STRAIGHT = (
     (0xFF000000, 0xD4000000),
     (0xFF800000, 0xD5000000),
@@ -30,13 +31,15 @@ _IN_GROUP = 0x1C000000, 0x14000000
 
 @dataclass(frozen=True, slots=True)
 class Arm64Instruction:
-    """One instruction taken apart.
+    """One AArch64 instruction taken apart.
 
     Attributes:
-        kind: as above.
-        target: of a branch, or the address that it makes or loads from.
-        register: the one that is tested, written or branched to.
-        authenticated: the pointer is authenticated first (braa and the like).
+        word: the encoding.
+        kind: B, BL, ..., UNKNOWN, or PLAIN for all other instructions.
+        target: target of a direct branch, or the address that the instruction makes or loads from.
+        register: register that the instruction tests, writes or branches to; the condition of
+            b.cond.
+        authenticated: whether a branch authenticates its pointer first (braa and the like).
     """
 
     word: int
@@ -52,7 +55,7 @@ def _signed(value: int, bits: int) -> int:
 
 
 def parse(code: bytes, address: int) -> Arm64Instruction:
-    """Take apart the one instruction `code` at `address`."""
+    """Return the kind and operands of the one instruction `code` at `address`."""
     w = int.from_bytes(code, "little")
     low = w & 0x1F
 
@@ -84,8 +87,7 @@ def parse(code: bytes, address: int) -> Arm64Instruction:
     return Arm64Instruction(w)
 
 
-# (mask, word under it, kind) of branches to registers; of others with a kind the register is 5 bits
-# from bit 5 on.
+# (mask, masked word, kind) of branches to registers; the register is in the 5 bits from bit 5 on.
 _REGISTER_BRANCHES = (
     (0xFFFFFC1F, 0xD61F0000, BR),
     (0xFFFFFC1F, 0xD63F0000, BLR),
@@ -103,7 +105,8 @@ _REGISTER_BRANCHES = (
 
 
 def _register_branch(w: int) -> Arm64Instruction:
-    """Parse br, blr, ret and their authenticating forms; eret and drps are PLAIN."""
+    """Return the kind and operands of br, blr, ret and their authenticating forms, given the
+    encoding; eret and drps are PLAIN."""
     for mask, value, kind in _REGISTER_BRANCHES:
         if w & mask == value:
             return (

@@ -1,9 +1,10 @@
-"""Instructions that are displaced and instructions that are refused, each decided on purpose.
+"""Which arm64 instructions are displaced and which are refused: a table of decisions.
 
 A displaced instruction runs at another address with the original registers, flags and stack,
-and then goes where the original went.  A copy can be unfaithful in these ways only: it shows or
-uses its own address; its effect depends on the instructions around it (sequences.py); or state
-that the probe's work needs or changes (the exception registers, the per-CPU base) is different.
+and then control goes where the original instruction sends it.  A copy can differ from the
+original in these ways only: it shows or uses its own address; its effect depends on the
+instructions around it (sequences.py); or state that the probe's work needs or changes (the
+exception registers, the per-CPU base) is different.
 
 | instruction | decision |
 |---|---|
@@ -54,7 +55,7 @@ UNKNOWN = "its bytes are not one known instruction"
 
 _BUG = 0xD4210000  # brk #0x800: Linux, arch/arm64/include/asm/brk-imm.h, BUG_BRK_IMM
 
-# (mask, word under it, reason); the first match counts.
+# (mask, masked word, reason); the first match counts.
 _BY_WORD = (
     (0xFFFFFFFF, _BUG, ""),
     (0xFFE0001F, 0xD4000001, _ENTRY),  # svc
@@ -74,7 +75,7 @@ _BY_WORD = (
     (0xFFFFDBFF, 0xDAC183FE, _SIGNS),  # pacnbiasppc, pacnbibsppc, paciasppc, pacibsppc
 )
 _HINT, _HINTS = 0xD503201F, 0xFFFFF01F
-# CRm:op2 of those that DDI 0487 names (C4.1, "Hints"), except bti, which is above, and pacm.
+# CRm:op2 of the hints that DDI 0487 names (C4.1, "Hints"), except bti, which is above, and pacm.
 _KNOWN_HINTS = frozenset((
     *range(9), 10, 12, 14, 16, 17, 18, 19, 20, 22, *range(24, 32), 40,
 ))  # fmt: skip
@@ -104,7 +105,7 @@ _READ = dict.fromkeys(_OF_EXCEPTIONS, _EXCEPTION)
 
 
 def refusal(word: int) -> str:
-    """Return why the instruction of this encoding is not displaced, or ""."""
+    """Return why the instruction with this encoding is not displaced; "" if it is."""
     for mask, value, reason in _BY_WORD:
         if word & mask == value:
             return reason

@@ -1,13 +1,15 @@
-"""One instruction made to run elsewhere, with the same effect.
+"""Displacement of one arm64 instruction: code with the instruction's effect at another address.
 
-What depends on its own address is rewritten:
+An instruction that depends on its own address is rewritten:
+
 - b goes directly to its target; bl and blr put the original return address into x30 first;
-- conditional branches, which reach only 1 MB or 32 KB, hop over the way back to a b;
+- conditional branches, which reach only 1 MB or 32 KB, hop over the jump back to a b;
 - adr and adrp make the original's address, in as many instructions as it takes;
 - ldr literal makes the address in the register that it loads or, if that is no general register
   (SIMD, prfm), in x16, which is saved on the stack meanwhile.
 
-refuse.py decides what is not displaced. Source: Arm Architecture Reference Manual (DDI 0487), C6.
+refuse.py decides which instructions are not displaced. Source: Arm Architecture Reference Manual
+(DDI 0487), C6.
 """
 
 from __future__ import annotations
@@ -34,18 +36,23 @@ _CONDITION_LOW, _NOT_ZERO = 1, 1 << 24  # the bit that turns a condition round
 _OFFSET_19 = 0x7FFFF << 5
 _OFFSET_14 = 0x3FFF << 5
 _OFFSET_SHIFT = 5
-_TEST_BIT_MASK, _TEST_BIT = 0x7E000000, 0x36000000  # tbz, tbnz: their offset is the short one
-_HOP = 2  # instructions: itself and the way back
+_TEST_BIT_MASK, _TEST_BIT = 0x7E000000, 0x36000000  # tbz, tbnz, whose offset has 14 bits
+_HOP = 2  # instructions that a conditional branch hops to: over itself and the jump back
 _BORROWED = 16  # x16, kept on the stack
 _VECTOR = 1 << 26
 _PREFETCH = 3  # opc of a literal
-# By opc: the load from [xN] in place of the literal load; of general and of vector registers.
+# Loads from [xN] that replace a literal load, by its opc: to general and to vector registers.
 _GENERAL_LOADS = (0xB9400000, 0xF9400000, 0xB9800000, 0xF9800000)  # w, x, sw, prfm
 _VECTOR_LOADS = (0xBD400000, 0xFD400000, 0x3DC00000)  # s, d, q
 
 
 def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
-    """Return code at `to` with the effect of the one instruction `code` at `address`."""
+    """Return code for the address `to` with the effect of the one instruction `code` at `address`,
+    or why there is none. Control then goes where the original instruction sends it.
+
+    Args:
+        onward: where other sites' trampolines lie, in which control goes on.
+    """
     after = address + e.SIZE
 
     def back(at: int) -> bytes:
@@ -56,7 +63,7 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 @refuses_out_of_reach
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
-    """Return what displace() does, without the jump back."""
+    """Return the code that displace() returns, without the jump back to the next instruction."""
     if len(code) != e.SIZE or not (_is_unprivileged_load(code) or text_of(code, address)):
         return Refused(UNKNOWN)
     parsed = p.parse(code, address)
@@ -69,8 +76,8 @@ def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Move
 
 
 def _is_unprivileged_load(code: bytes) -> bool:
-    """Whether it is an ldtr*: capstone does not know those that load the register of their address
-    (C4.1, "Load/store register (unprivileged)")."""
+    """Return whether an instruction is an ldtr*. capstone does not know an ldtr* that loads the
+    register of its address (C4.1, "Load/store register (unprivileged)")."""
     word = int.from_bytes(code, "little")
     size, opc = word >> 30, word >> 22 & 3
     kind = opc == 1 or (opc == 2 and size < 3) or (opc == 3 and size < 2)
@@ -111,12 +118,18 @@ def _move(parsed: p.Arm64Instruction, address: int, to: int, onward: Onward) -> 
 
 
 def _inverted(word: int, kind: str) -> int:
-    """Return a conditional branch with the opposite condition (C6: B.cond, CBZ, TBZ)."""
+    """Return the encoding of a conditional branch with the opposite condition (C6: B.cond, CBZ,
+    TBZ).
+
+    Args:
+        kind: p.B_COND, p.CB or p.TB.
+    """
     return word ^ (_CONDITION_LOW if kind == p.B_COND else _NOT_ZERO)
 
 
 def aimed(code: bytes, at: int, to: int) -> bytes:
-    """Return code with the conditional branch at its offset `at` going to the offset `to`."""
+    """Return code in which the conditional branch at offset `at` is changed to lead to offset
+    `to`."""
     word = int.from_bytes(code[at : at + e.SIZE], "little")
     field = _OFFSET_14 if word & _TEST_BIT_MASK == _TEST_BIT else _OFFSET_19
     distance = (to - at) // e.SIZE << _OFFSET_SHIFT & field
@@ -124,7 +137,8 @@ def aimed(code: bytes, at: int, to: int) -> bytes:
 
 
 def _address(register: int, at: int, address: int) -> bytes:
-    """Return the shortest code at `at` that makes any address."""
+    """Return the shortest code at the address `at` that sets a register to `address`, however far
+    it is."""
     try:
         if not address & 0xFFF:
             return e.page_of(register, at, address)
@@ -134,7 +148,8 @@ def _address(register: int, at: int, address: int) -> bytes:
 
 
 def _move_literal(parsed: p.Arm64Instruction, to: int) -> Moved:
-    """Move a literal load. It reads the kernel's text, so it cannot fault."""
+    """Return the displaced code of a literal load at the address `to`. The load reads the kernel's
+    text, so it cannot fault."""
     opc, vector, register = parsed.word >> 30, parsed.word & _VECTOR, parsed.register
     load = (_VECTOR_LOADS if vector else _GENERAL_LOADS)[opc] | register
     if not vector and opc != _PREFETCH and register != e.ZR:
@@ -147,7 +162,7 @@ def _move_literal(parsed: p.Arm64Instruction, to: int) -> Moved:
 
 
 def literal_size(word: int) -> int:
-    """Return the bytes that a literal load reads; 0 for a prefetch."""
+    """Return how many bytes the literal load with this encoding reads; 0 for a prefetch."""
     opc = word >> 30
     if word & _VECTOR:
         return 4 << opc

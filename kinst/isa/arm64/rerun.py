@@ -1,10 +1,10 @@
 """Exclusive sequences that can run again: conditions under which an instruction between a
-load-exclusive and its store-exclusive, and the store-exclusive itself, can be planted.
+load-exclusive and its store-exclusive, or the store-exclusive itself, can be planted.
 
 A probe's work there clears the mark that the load-exclusive made. But such a sequence may always be
 started again: until the store is done it has changed nothing but registers. So the trampoline of
 such an instruction does the probe's work, runs a copy of everything from the load-exclusive on,
-then the displaced instruction, and continues after the original, with a new mark:
+then the displaced instruction, and continues after the original instruction, with a new mark:
 
     work; copy of ldxr; copies of the instructions between; displaced instruction; branch back
 
@@ -15,13 +15,13 @@ load-exclusive had run only now, under these conditions (cannot()):
   enters between (a compiled asm statement has one entry);
 - the code that runs again is the load-exclusive, arithmetic on general registers, and conditional
   branches out: no memory, no system register, no call;
-- it changes no register, nor the flags, that it has read before: it finds its inputs again;
-- after a branch out of it nothing is written except by the instruction itself: if the branch is
-  taken in the second run, which reads newer memory, the registers are those of a first run that has
-  left there.
+- this code changes no register, nor the flags, that it has read before: it finds its inputs again;
+- after a branch out of this code nothing is written except by the instruction itself: if the branch
+  is taken in the second run, which reads newer memory, the registers are those of a first run that
+  has left there.
 
-In that last case the probe has fired for a pass that the processor then abandoned, as it abandons
-one whose store fails: regs[] has shown what that pass had read.
+In the last case the probe has fired for a pass that the processor then abandoned, as it abandons a
+pass whose store fails: regs[] has shown what that pass had read.
 
 Source: Arm Architecture Reference Manual (DDI 0487), B2.9 "Synchronization and semaphores" for the
 sequences, C4.1 for the encodings.
@@ -54,7 +54,7 @@ _AND_FLAGS, _MOVE_KEEP = 3, 3  # opc of ands and of movk
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The registers (0 to 30, _STACK, _FLAGS) that an instruction reads and writes."""
+    """Registers (0 to 30, _STACK, _FLAGS) that an instruction reads and writes."""
 
     reads: frozenset[int]
     writes: frozenset[int]
@@ -106,7 +106,7 @@ def _add_extended(w: int) -> Effect:
     return _effect(immediate.reads | {w >> 16 & 0x1F}, immediate.writes)
 
 
-# (mask, word under it, its effect): arithmetic on general registers.
+# (mask, masked word, function that returns the effect) of arithmetic on general registers.
 _ARITHMETIC: tuple[tuple[int, int, Callable[[int], Effect]], ...] = (
     (0x1F800000, 0x11000000, _add_immediate),
     (0x1F800000, 0x12000000, _logical_immediate),
@@ -123,8 +123,8 @@ def _parsed(word: int, address: int) -> p.Arm64Instruction:
 
 
 def _step(word: int, address: int) -> Effect | None:
-    """Return the effect of one instruction after the load-exclusive; None if it is not known to be
-    harmless when it runs twice."""
+    """Return the registers that an instruction after the load-exclusive reads and writes; None if
+    it may do harm when it runs twice."""
     parsed = _parsed(word, address)
     if parsed.kind == p.B_COND:
         return _effect((_FLAGS,), ())
@@ -134,7 +134,12 @@ def _step(word: int, address: int) -> Effect | None:
 
 
 def targets(addresses: Sequence[int], words: npt.NDArray[np.uint32]) -> frozenset[int]:
-    """Return the targets of direct branches among the instructions at these addresses."""
+    """Return the targets of the direct branches among a function's instructions.
+
+    Args:
+        addresses: of the instructions.
+        words: their encodings, in the same order.
+    """
     # Of C4.1's "Branches, Exception Generating and System instructions", by their first bits.
     branches = (words & 0x7C000000 == 0x14000000) | (words & 0xFF000000 == 0x54000000)
     branches |= words & 0x7C000000 == 0x34000000
@@ -144,18 +149,26 @@ def targets(addresses: Sequence[int], words: npt.NDArray[np.uint32]) -> frozense
 
 
 def targets_known(addresses: Sequence[int], words: npt.NDArray[np.uint32]) -> bool:
-    """Whether the target of every direct branch of these instructions is known."""
+    """Return whether kinst knows the targets of all direct branches among a function's
+    instructions: False if an instruction may be a branch of an unknown form.
+
+    Args:
+        addresses: of the instructions.
+        words: their encodings, in the same order.
+    """
     suspects = np.flatnonzero(words & 0x1C000000 == 0x14000000).tolist()
     return all(_parsed(int(words[k]), addresses[k]).kind != p.UNKNOWN for k in suspects)
 
 
 def cannot(words: Mapping[int, int], load: int, site: int, goals: Collection[int]) -> str:
-    """Return why the instructions from the load-exclusive at `load` on cannot run again before the
-    one at `site`, or "".
+    """Return why the instructions from a load-exclusive up to a site cannot run again before the
+    site's instruction; "" if they can.
 
     Args:
-        words: encodings of the function, by address.
-        goals: its targets().
+        words: encodings of the function's instructions, by address.
+        load: address of the load-exclusive.
+        site: address of the site.
+        goals: targets of the function's direct branches (targets()).
     """
     if not load < site:
         return _APART
@@ -176,8 +189,13 @@ def cannot(words: Mapping[int, int], load: int, site: int, goals: Collection[int
 
 @refuses_out_of_reach
 def displace(rerun_prefix: bytes, code: bytes, address: int, to: int) -> Relocated | Refused:
-    """Return relocate.displace() of the one instruction `code`, after a copy of the instructions
-    `rerun_prefix`, which lie directly before it and for which cannot() returned ""."""
+    """Return code for the address `to` that runs `rerun_prefix` again and then has the effect of
+    the one instruction `code` at `address`, or why there is none.
+
+    Args:
+        rerun_prefix: the instructions directly before `code`, from a load-exclusive on, for which
+            cannot() returned "".
+    """
     start, copied, leaving = address - len(rerun_prefix), b"", list[tuple[int, int]]()
     for offset in range(0, len(rerun_prefix), e.SIZE):
         instruction = rerun_prefix[offset : offset + e.SIZE]

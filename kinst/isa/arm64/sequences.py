@@ -1,4 +1,4 @@
-"""Instructions that cannot be planted because of others in their function.
+"""Search for arm64 instructions that cannot be planted because of others in their function.
 
 A load-exclusive marks memory; a store-exclusive then writes it only if nothing happened between: no
 other exclusive access, no exception. A probe's work between the two clears the mark, and a loop
@@ -7,8 +7,8 @@ wait until the mark of a load-exclusive is cleared. An instruction between can b
 sequence can run again after the probe's work (rerun.py), and not otherwise.
 
 The load-exclusive itself can be planted: the probe's work comes before its displaced copy, and
-between the copy and the next instruction there is one direct branch, which the manual allows. A
-debugger that steps over it takes an exception, though, which clears the mark.
+between the copy and the next instruction there is one direct branch, which the manual allows. But a
+debugger that steps over it takes an exception, which clears the mark.
 
 Tested by tests/isa/arm64/test_rerun.py.
 """
@@ -43,14 +43,16 @@ _WFET = 0xD5031000  # and a register
 _PACM = 0xD50324FF
 _CLREX = 0xD503305F
 _SEVL = 0xD50320BF  # the wfe after it does not wait
-# Of the last byte's lower six bits: loads and stores exclusive, or (bit 0) those that act as
-# unprivileged (FEAT_LSUI).
+# Loads and stores exclusive, by the lower six bits of the encoding's highest byte; with bit 0 set,
+# they act as unprivileged (FEAT_LSUI).
 _TOP_EXCLUSIVE, _TOP_MASK = 0x08, 0x3E
 _PLAIN, _LOAD, _END, _SETS_EVENT = range(4)
 
 
 def _exclusive(word: int) -> int:
-    """Return _LOAD, _END (store-exclusive, clrex, wfe, wfet), _SETS_EVENT or _PLAIN."""
+    """Return how an instruction acts on the mark of a load-exclusive: _LOAD (makes it), _END
+    (clears it or waits for that: store-exclusive, clrex, wfe, wfet), _SETS_EVENT (sevl) or
+    _PLAIN."""
     if word & 0xBFA00000 == 0x89000000:  # ldtxr, ldatxr, sttxr, stltxr
         return _LOAD if word & 1 << 22 else _END
     if word & 0x3F800000 == 0x08000000 and (not word & 1 << 21 or word >> 31):
@@ -67,13 +69,13 @@ def has_sequences(code: bytes) -> bool:
 
 
 def _prefixes(words: U32) -> Bools:
-    """Return which words are movprfx."""
+    """Return a mask of the encodings that are movprfx."""
     prefixes: Bools = (words & 0xFF3EE000 == 0x04102000) | (words & 0xFFFFFC00 == 0x0420BC00)
     return prefixes
 
 
 def _literals(words: U32) -> Bools:
-    """Return which words load from an address near their own."""
+    """Return a mask of the encodings that load from an address relative to their own."""
     literals: Bools = words & 0x3B000000 == 0x18000000
     return literals
 
@@ -100,22 +102,31 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
 
 
 def rerun_starts(instructions: Sequence[Instruction]) -> Mapping[int, int]:
-    """Return the load-exclusive that each instruction's rerun starts from (rerun.py)."""
+    """Return, for each instruction of a function that can be planted only if a sequence runs again,
+    the load-exclusive from which it runs: address to address (rerun.py)."""
     addresses, words = _columns(instructions)
     sequences = _sequences(addresses, words.tobytes())
     return {address: load for address, (load, why) in sequences.items() if not why}
 
 
 def _columns(instructions: Sequence[Instruction]) -> tuple[tuple[int, ...], U32]:
-    """Return addresses and encodings."""
+    """Return the addresses and the encodings of instructions, in the same order."""
     code = b"".join([i.code for i in instructions])
     return tuple([i.address for i in instructions]), np.frombuffer(code, "<u4")
 
 
-@lru_cache(maxsize=4)  # unsafe() and rerun_starts() ask one after the other
+@lru_cache(maxsize=4)  # unsafe() and rerun_starts() ask for the same function
 def _sequences(addresses: tuple[int, ...], code: bytes) -> Mapping[int, tuple[int, str]]:
-    """Map each instruction at which a load-exclusive's mark would be lost to (address of that
-    load-exclusive, why the instructions from it on cannot run again, or "")."""
+    """Return the instructions of a function at which a probe's work would clear a load-exclusive's
+    mark.
+
+    The result maps the address of each to (address of the load-exclusive, why the sequence from
+    there on cannot run again, or "").
+
+    Args:
+        addresses: of the function's instructions.
+        code: their bytes, one after another.
+    """
     encoded = np.frombuffer(code, "<u4")
     exclusive = np.flatnonzero(encoded & _TOP_MASK << 24 == _TOP_EXCLUSIVE << 24).tolist()
     loads = [addresses[k] for k in exclusive if _exclusive(int(encoded[k])) == _LOAD]
@@ -137,9 +148,14 @@ def unsteppable(code: bytes) -> str:
 
 
 def _held(words: Mapping[int, int], load: int) -> set[int]:
-    """Return the instructions on a path from the load-exclusive at `load` to an end, ends
-    included."""
-    ways: dict[int, list[int]] = {}  # address to those that follow
+    """Return the addresses of the instructions on a path from a load-exclusive to an instruction
+    that ends its sequence, that instruction included and the load-exclusive not.
+
+    Args:
+        words: encodings of the function's instructions, by address.
+        load: address of the load-exclusive.
+    """
+    ways: dict[int, list[int]] = {}  # addresses that may follow each address
     reached, frontier = {load}, [load]
     for _ in range(_LONGEST):
         following: list[int] = []
@@ -163,7 +179,11 @@ def _held(words: Mapping[int, int], load: int) -> set[int]:
 
 
 def _next(words: Mapping[int, int], at: int) -> list[int]:
-    """Return where control can go within the function."""
+    """Return the addresses in the function that control can go to from the instruction at `at`.
+
+    Args:
+        words: encodings of the function's instructions, by address.
+    """
     parsed = p.parse(words[at].to_bytes(SIZE, "little"), at)
     if parsed.kind in (p.BR, p.RET, p.RET_NEAR, p.BL, p.BLR):
         return []

@@ -1,4 +1,5 @@
-"""Snippets (core/bodies.py): their registers for LLVM, and what they read and write.
+"""Snippets on arm64 (core/bodies.py): the registers that LLVM may use in them, and analysis of
+which registers a snippet reads and writes.
 
 Tested by tests/codegen/test_snippets.py.
 """
@@ -12,12 +13,13 @@ from kinst.core.bodies import Snippet, SnippetRegisters
 from kinst.isa.arm64.decode import decode
 
 RESULT = 16
-# Not x18 (the shadow call stack's), the frame pointer and the link register.
+# All but x18 (the shadow call stack's), the frame pointer and the link register.
 _READABLE = (*range(18), *range(19, 29))
 
 REGISTERS = SnippetRegisters({n: f"x{n}" for n in _READABLE}, f"x{RESULT}")
 
-# Mnemonics of LLVM's code for arithmetic, choices and loads; and those that set flags.
+# Mnemonics of LLVM's code for arithmetic, choices and loads: those that set no flags, and those
+# that set flags.
 _QUIET = (
     "add sub and orr eor orn eon bic mul mneg madd msub neg mvn lsl lsr asr ror extr mov movz movn"
     " movk ubfx sbfx ubfiz sbfiz bfi bfxil bfc sxtb sxth sxtw uxtb uxth uxtw cset csetm csel csinc"

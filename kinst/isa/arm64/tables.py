@@ -1,13 +1,13 @@
-"""The tables of computed jumps.
+"""Search for the jump tables (of switch statements) that arm64 code uses.
 
 GCC's code for switch (aarch64.md, casesi) loads an entry of 1, 2 or 4 bytes, and adds four times
-that to the address of a label after the jump:
+the entry to the address of a label after the jump:
 
     ldrh wE, [xT, wI, uxtw #1]; adr xL, label; add xD, xL, wE, sxth #2; br xD
 
 An adrp and an add somewhere before have put the table's address into xT. A comparison of wI with
-the last entry's number is before it, or before the branch that leads there. Arrays of labels have
-whole addresses. Encodings: DDI 0487, C4.1.
+the last entry's number comes before the load, or before a branch that leads to the load. Arrays of
+labels have whole addresses. Encodings: DDI 0487, C4.1.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def jump_tables(instructions: Sequence[Instruction]) -> list[JumpTable]:
     return list(dict.fromkeys(tables))
 
 
-# The address of an instruction that makes an address; in which register; the address made.
+# (address of an instruction that makes an address, register that it sets, the address made).
 _Maker = tuple[int, int, int]
 
 
@@ -56,7 +56,14 @@ def _addresses(instructions: Sequence[Instruction], words: Mapping[int, int]) ->
 def _of_jump(
     jump: int, register: int, words: Mapping[int, int], makers: Sequence[_Maker]
 ) -> Iterator[JumpTable]:
-    """Yield the tables that a br by this register may use."""
+    """Yield the tables that a br may use.
+
+    Args:
+        jump: address of the br.
+        register: register that the br jumps by.
+        words: encodings of the function's instructions, by address.
+        makers: the addresses that the function's instructions make.
+    """
     add = words.get(jump - SIZE, 0)
     # add xD, xL, wE, option #shift
     shift, option = add >> 10 & 7, add >> 13 & 7
@@ -78,7 +85,8 @@ def _of_jump(
     count = _count(load, index, words)
     makers_of_table = {at: place for at, to, place in makers if to == table}
     at = _written(table, load, words)
-    # Elsewhere it may have been saved meanwhile, so it is one of all addresses that are made.
+    # If another instruction wrote the register, the table's address may have been saved meanwhile:
+    # it is any of the addresses that are made.
     for place in (
         [makers_of_table[at]] if at in makers_of_table else [place for _, _, place in makers]
     ):
@@ -86,8 +94,13 @@ def _of_jump(
 
 
 def _written(register: int, before: int, words: Mapping[int, int]) -> int:
-    """Return the last instruction before, in order of addresses, that may write a register; or
-    0."""
+    """Return the address of the last instruction before an address that may write a register; 0 if
+    there is none.
+
+    Args:
+        before: address at which the search begins, downwards; branches do not count.
+        words: encodings of the function's instructions, by address.
+    """
     address = before - SIZE
     while (word := words.get(address)) is not None:
         if register in _may_write(word) and not _is_branch(word, address):
@@ -97,15 +110,22 @@ def _written(register: int, before: int, words: Mapping[int, int]) -> int:
 
 
 def _entry_size(word: int) -> int:
-    """Return the bytes that a load with a register index loads: ldrb, ldrh, ldr w, ldrs*; else
-    0."""
+    """Return how many bytes a load with a register index loads (ldrb, ldrh, ldr w, ldrs*); 0 for
+    other instructions."""
     if word & 0x3F200C00 != 0x38200800 or not word >> 22 & 3:
         return 0
     return (1, 2, 4, 0)[word >> 30]
 
 
 def _count(load: int, index: int, words: Mapping[int, int]) -> int:
-    """Return the number of entries, by the comparison of the index; 0 if it is not found."""
+    """Return the number of entries of a jump table, from the comparison of its index; 0 if no
+    comparison is found.
+
+    Args:
+        load: address of the instruction that loads the entry.
+        index: register with the index.
+        words: encodings of the function's instructions, by address.
+    """
     for end in (load, *_leading_to(load, words)):
         for address in range(end - SIZE, end - _COMPARE * SIZE, -SIZE):
             word = words.get(address)
@@ -115,13 +135,13 @@ def _count(load: int, index: int, words: Mapping[int, int]) -> int:
             if word & 0xFFC0001F == 0x71000000 | ZR and word >> 5 & 31 == index:
                 return (word >> 10 & 0xFFF) + 1
             if index in _may_write(word) and not _is_branch(word, address):
-                break  # the index is perhaps another before
+                break  # before this instruction the index may have had another value
     return 0
 
 
 def _may_write(word: int) -> tuple[int, ...]:
-    """Return registers that an instruction may write: loads and stores (C4.1) may write any that
-    they name, by loading two or by changing their base; others their first operand."""
+    """Return the registers that an instruction may write: all that it names if it is a load or
+    store (C4.1), which may load two registers or change its base; otherwise its first operand."""
     if word & 0x0A000000 == 0x08000000:
         return word & 31, word >> 5 & 31, word >> 10 & 31, word >> 16 & 31
     return (word & 31,)
@@ -132,7 +152,13 @@ def _is_branch(word: int, address: int) -> bool:
 
 
 def _leading_to(load: int, words: Mapping[int, int]) -> list[int]:
-    """Return the branches to the start of the load's block, which comes after a jump."""
+    """Return the addresses of the branches to the start of the basic block that contains a load;
+    the block follows a jump.
+
+    Args:
+        load: address of the load.
+        words: encodings of the function's instructions, by address.
+    """
     start = load
     while words.get(start - SIZE) is not None and not _is_branch(words[start - SIZE], start - SIZE):
         start -= SIZE

@@ -1,6 +1,7 @@
-"""The whole trampoline: the probe's work, then the displaced instruction, then the way back.
+"""Code of a whole arm64 trampoline: the probe's work, then the displaced instruction, then the jump
+back.
 
-inline.py has work without a frame. A call saves what the called code may change (LLVM's
+inline.py makes work that needs no frame. A call saves what the called code may change (LLVM's
 preserve_mostcc on AArch64: x0 to x8, x16, x17 and, by the call, x30; x18 is never changed), and
 what the clauses read. The stack pointer is 16-byte aligned at every instruction of the kernel
 (SCTLR_EL1.SA), and so is the frame.
@@ -18,7 +19,7 @@ from kinst.isa.arm64 import registers as r
 from kinst.isa.arm64 import relocate, rerun
 from kinst.isa.arm64.inline import count, inline
 
-# Saved and restored in pairs; x9 and x29 are only there to complete theirs.
+# Registers that are saved and restored in pairs; x9 and x29 only complete their pairs.
 _SAVED = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9), (16, 17), (29, 30))
 _CLOBBERED = frozenset(n for pair in _SAVED for n in pair)
 _GENERAL = 31  # x0 to x30
@@ -28,12 +29,16 @@ _GENERAL = 31  # x0 to x30
 def trampoline(
     site: Site, to: int, bodies: Sequence[Body], rerun_prefix: bytes, onward: Onward = UNCHAINED
 ) -> Relocated | Refused:
-    """Return the trampoline at `to` for a site.
+    """Return a site's trampoline at the address `to`.
 
-    Refused if the instruction cannot be displaced, or something is more than 128 MB away.
+    It is refused if the instruction cannot be displaced, or if something is more than 128 MB away.
 
-    rerun_prefix: the instructions before it, from a load-exclusive on, that run again between the
-    bodies and the displaced instruction (rerun.py), or b""."""
+    Args:
+        bodies: the work, in order.
+        rerun_prefix: the instructions before the site's instruction, from a load-exclusive on, that
+            run again between the work and the displaced instruction (rerun.py), or b"".
+        onward: where control goes on after the displaced instruction.
+    """
     work = _work(site, to, bodies)
     there = to + len(work)
     if rerun_prefix:
@@ -53,7 +58,11 @@ def _work(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
 
 
 def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes:
-    """Return the code of bodies, at least one of them a call, in order, inside one frame."""
+    """Return code at the address `to` that does calls and counting in order, inside one frame.
+
+    Args:
+        bodies: the work; at least one body is a call.
+    """
     slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
     code = e.sub(e.SP, e.SP, r.FRAME_SIZE)
     for first, second in _SAVED:
@@ -80,8 +89,8 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes
 
 
 def _save_state(whole: bool) -> bytes:
-    """Return code that saves PSTATE in its slot: the flags and masks and, for a clause that reads
-    it, the rest."""
+    """Return code that saves PSTATE in its frame slot: the flags and interrupt masks, and the rest
+    as well if `whole`, for a clause that reads it."""
     code = e.read_system(0, e.NZCV)
     for part in (e.DAIF, e.CURRENT_EL, e.SP_SEL) if whole else (e.DAIF,):
         code += e.read_system(1, part) + e.or_registers(0, 0, 1)

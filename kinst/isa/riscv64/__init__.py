@@ -1,4 +1,4 @@
-"""riscv64 (RV64GC). ISA is found by name.
+"""The instruction set riscv64 (RV64GC); kinst.isa finds it by its name.
 
 Tested by tests/isa/test_isa_contract.py.
 """
@@ -10,8 +10,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """ISA is loaded when it is first used (PEP 562): a program is checked with registers.py
-    alone."""
+    """Load ISA when it is first used (PEP 562): checking a program needs registers.py alone."""
     if name != "ISA":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.isa").ISA

@@ -1,4 +1,4 @@
-"""How QEMU runs a riscv64 kernel.
+"""Facts of running a riscv64 kernel in QEMU: machine, devices, memory layout, state of a CPU.
 
 Source: QEMU manual, "'virt' Generic Virtual Platform"; hw/riscv/virt for the memory layout; RISC-V
 privileged specification, 4.1 (supervisor CSRs).
@@ -19,8 +19,9 @@ HOST_MACHINES: tuple[str, ...] = ("riscv64",)
 
 # The first line is the machine's own UART (an empty name); the others are PCI cards.
 SERIAL: tuple[str, ...] = ("", "pci-serial", "pci-serial")
-# stimecmp (Sstc), which OpenSBI writes if a kernel leaves that to it.  QEMU numbers CSRs in a row,
-# and names those that a CPU has before it starts: this one does not exist yet.
+# stimecmp (Sstc), which OpenSBI writes if a kernel leaves that to OpenSBI.  It is given by its
+# distance from sstatus: QEMU numbers CSRs in a row, but names only those that a CPU has before it
+# starts, and stimecmp does not exist by then.
 TIMERS: tuple[tuple[str, int], ...] = (("sstatus", 0x14D - 0x100),)
 CARD_SLOT = ""  # kernels for these boards are built without PCI hot-plug
 LINK = "ra"
@@ -36,27 +37,29 @@ _SIE = 1 << 1  # of sstatus
 
 
 def cpu_for(head: bytes) -> str:
-    """Return the CPU that runs every kernel: QEMU's own choice."""
+    """Return the CPU to run a kernel on: "", QEMU's default, for every kernel."""
     return CPU
 
 
 def interrupts_off(registers: Mapping[str, int]) -> bool:
-    """Whether the CPU, in supervisor mode, holds back an interrupt that is pending.
+    """Return whether the CPU, in supervisor mode, holds back an interrupt that is pending.
 
-    Linux waits for work (wfi) with interrupts off: a CPU hangs only if it does not take an
-    interrupt that is pending."""
+    Linux waits for work (wfi) with interrupts off. So a CPU hangs only if it does not take an
+    interrupt that is pending.
+    """
     if registers.get("priv", _SUPERVISOR) != _SUPERVISOR or registers["sstatus"] & _SIE:
         return False
     return bool(registers["sip"] & registers["sie"])
 
 
 def is_lost(registers: Mapping[str, int]) -> bool:
-    """Whether the CPU faults where it would save the state of a fault (a page fault, at the entry
-    of the trap handler), for ever.
+    """Return whether the CPU faults for ever: it takes page faults at the entry of the trap
+    handler, where it would save the state of a fault.
 
     About one in a hundred boots with the OpenSBI 1.1 of QEMU 7.2 ends so: sbi_hart_start() marks a
-    CPU as started before it says where, and a CPU that looks just then starts the whole kernel a
-    second time, clearing its data and page tables under the first."""
+    CPU as started before it sets where the CPU is to start, and a CPU that looks just then starts
+    the whole kernel a second time, clearing the data and page tables of the first.
+    """
     vector = registers["stvec"] & -4
     entry = range(vector, vector + _ENTRY)
     faulted = registers["scause"] in _PAGE_FAULTS and registers["sepc"] in entry
@@ -64,5 +67,10 @@ def is_lost(registers: Mapping[str, int]) -> bool:
 
 
 def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
-    """Return virt's RAM, in one piece."""
+    """Return (physical address, offset in RAM, bytes) of each piece of virt's RAM, which is one
+    piece.
+
+    Args:
+        size: bytes of RAM.
+    """
     return ((_RAM, 0, size),)

@@ -1,4 +1,5 @@
-"""Where control goes from one riscv64 instruction.
+"""Control flow of single riscv64 instructions: where control goes from an instruction, and on which
+condition.
 
 Source: RISC-V unprivileged specification, "Control Transfer Instructions", and privileged
 specification, "Trap-Return Instructions".
@@ -24,7 +25,7 @@ INDIRECT = Flow("indirect", falls_through=False)
 # The kernel steps over an ebreak if it means a warning (WARN).
 WARN = Flow("trap")
 TRAP = Flow("trap", falls_through=False)
-# An unknown encoding may go on, or anywhere.
+# An unknown encoding may go on to the next instruction, or anywhere else.
 ANYWHERE = Flow("indirect", falls_through=True)
 
 _TRAP_RETURNS = frozenset((0x10200073, 0x30200073, 0x70200073, 0x7B200073))  # s, m, mn, d
@@ -35,7 +36,11 @@ _COMPARISONS = {0: ("==", "!=", ""), 2: ("<", ">=", "(int64_t)"), 3: ("<", ">=",
 
 
 def register(number: int) -> str:
-    """Return a register's value as a D expression."""
+    """Return the value of a register as a D expression.
+
+    Args:
+        number: of the register.
+    """
     return f"regs[R_{NAMES[number].upper()}]" if number else "0"
 
 
@@ -60,8 +65,9 @@ def flow(code: bytes, address: int) -> Flow:
 
 
 def pair_flow(first: Instruction, second: Instruction) -> Flow | None:
-    """Return the flow of a jalr whose register is set by the auipc directly before it: a call or a
-    jump to a known address (the psABI's `call` and `tail`)."""
+    """Return the flow of a jalr whose register is set by the auipc directly before it (a call or a
+    jump to a known address, the psABI's `call` and `tail`); None if the two instructions are not
+    such a pair."""
     high, jump = p.parse(first.code), p.parse(second.code)
     if high is None or jump is None or high.kind != p.AUIPC or jump.kind != p.JALR:
         return None
@@ -96,7 +102,13 @@ _LOWER = 0xFFF
 
 
 def returns_of(code: bytes, address: int, target: int) -> list[int]:
-    """Return the addresses after calls of `target`: jal, or auipc and jalr through one register."""
+    """Return the return addresses of direct calls of `target` in code (jal, or auipc and jalr
+    through one register), ascending. Some may be no calls: their bytes are inside other
+    instructions.
+
+    Args:
+        address: of the code.
+    """
     halves = np.frombuffer(code, "<u2", len(code) // 2).astype(np.int64)
     if len(halves) < 2:
         return []
@@ -116,7 +128,8 @@ def returns_of(code: bytes, address: int, target: int) -> list[int]:
 
 
 def _jal_moves(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return displacements of jal: imm[20|10:1|11|19:12] from bit 12 on."""
+    """Return the displacement in each jal, given its encoding: imm[20|10:1|11|19:12] from bit 12
+    on."""
     high, middle = words >> 31 & 1, words >> 12 & 0xFF
     return _signed(
         high << 20 | middle << 12 | (words >> 20 & 1) << 11 | (words >> 21 & 0x3FF) << 1, 21

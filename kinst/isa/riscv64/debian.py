@@ -1,4 +1,4 @@
-"""Debian's kernel for riscv64 guests: trixie's, as bookworm has none.
+"""Debian's kernel package for riscv64 guests: that of trixie, since bookworm has none.
 
 The debug package is 1 GB, most of it for modules.
 """

@@ -1,7 +1,8 @@
-"""Decoding: the length of an instruction is in its lowest bits, and capstone has its text.
+"""Decoding of riscv64 code: the length of an instruction is in its lowest bits, and capstone has
+its text.
 
-An instruction that this capstone does not know (Zbb, Zicbom, Svinval: alternatives of the kernel
-use them) is shown as its bits, as GNU as takes them (.insn).
+An instruction that capstone does not know (Zbb, Zicbom, Svinval: alternatives of the kernel use
+them) is shown as its bits, as GNU as takes them (.insn).
 
 Tested by tests/isa/test_isa_contract.py and tests/isa/test_plain_text.py.
 """
@@ -26,7 +27,8 @@ PLAIN = PlainDisassembly(CS_ARCH_RISCV, CS_MODE_RISCV64 | CS_MODE_RISCVC, 2)
 
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:
-    """Yield the instructions of code in order; stop before one that is longer than 32 bits."""
+    """Yield the instructions of code in order; stop before an instruction that is longer than 32
+    bits or cut off."""
     at = 0
     while at < len(code):
         start, whole = at, at + _CHUNK >= len(code)
@@ -49,8 +51,8 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
 
 
 def sizes(code: bytes) -> npt.NDArray[np.int64]:
-    """Return the sizes of the instructions that decode() finds, from their lowest bits
-    (parse.size_at)."""
+    """Return the size in bytes of each instruction that decode() would yield, in order, from the
+    instructions' lowest bits (parse.size_at())."""
     halves = np.frombuffer(code, "<u2", len(code) // 2)
     long = np.where(halves & 0x1F != 0x1F, 2, 0)
     steps = np.where(halves & 3 != 3, 1, long)  # of two bytes

@@ -1,8 +1,8 @@
-"""Hooks at the start of C functions of the kernel (RISC-V psABI, "Procedure Calling Convention").
+"""Hooks at the start of the kernel's C functions (RISC-V psABI, "Procedure Calling Convention").
 
 A jump through t1 to a stub replaces the function's first instructions, eight bytes or more. At a
-function's start the temporaries t0 to t6 are dead: the way to the stub changes one, and the way
-back another, one that the displaced instructions do not name.
+function's start the temporaries t0 to t6 are dead: the jump to the stub changes t1, and the jump
+back changes a temporary that the displaced instructions do not name.
 
 Tested by tests/isa/riscv64/test_trampoline.py.
 """
@@ -73,7 +73,8 @@ def _finish(code: bytes, address: int, to: int, head: bytes) -> tuple[bytes, byt
 
 
 def _free(code: bytes) -> int:
-    """Return a temporary register that no instruction of code reads or writes, or 0."""
+    """Return the number of a temporary register that no instruction of code reads or writes; 0 if
+    there is none."""
     used, at = 0, 0
     while at < len(code):
         size = p.size_at(code, at)

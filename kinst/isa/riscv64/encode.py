@@ -1,4 +1,4 @@
-"""Encodings of the instructions that kinst writes.
+"""Encoders of the riscv64 instructions that trampolines and stubs consist of.
 
 Source: RISC-V unprivileged specification (RV64I base, "M", "A", "C", Zicsr), chapters "RV32/64G
 Instruction Set Listings" and "RVC Instruction Set Listings".
@@ -28,13 +28,13 @@ RET = b"\x82\x80"  # c.jr ra
 
 
 def signed(value: int, bits: int = 64) -> int:
-    """Return the lowest `bits` bits as two's complement."""
+    """Return the lowest `bits` bits of a number as a signed number (two's complement)."""
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
 def fits(value: int, bits: int) -> bool:
-    """Whether value is a signed number of this many bits."""
+    """Return whether a value fits in a signed number of this many bits."""
     return -(1 << (bits - 1)) <= value < 1 << (bits - 1)
 
 
@@ -72,7 +72,7 @@ def or_(rd: int, rs1: int, rs2: int) -> bytes:
 
 
 def move(rd: int, rs1: int) -> bytes:
-    """c.mv; neither register is x0."""
+    """Encode c.mv rd, rs1; neither register may be x0."""
     return _half(0x8002 | rd << 7 | rs1 << 2)
 
 
@@ -81,7 +81,7 @@ def jalr(rd: int, rs1: int, imm: int) -> bytes:
 
 
 def jal(rd: int, distance: int) -> bytes:
-    """Raises OutOfReach beyond 1 MB."""
+    """Encode jal rd, distance. Raises OutOfReach beyond 1 MB."""
     if not fits(distance, 21):
         raise OutOfReach("it is more than 1 MB away")
     bits = distance & 0x1F_FFFF
@@ -90,7 +90,7 @@ def jal(rd: int, distance: int) -> bytes:
 
 
 def c_j(distance: int) -> bytes:
-    """Raises OutOfReach beyond 2 KB."""
+    """Encode c.j distance. Raises OutOfReach beyond 2 KB."""
     if not fits(distance, 12):
         raise OutOfReach("it is more than 2 KB away")
     places = ((11, 12), (4, 11), (9, 10), (8, 9), (10, 8), (6, 7), (7, 6), (3, 5), (2, 4), (1, 3))
@@ -99,7 +99,12 @@ def c_j(distance: int) -> bytes:
 
 
 def branch(funct3: int, rs1: int, rs2: int, distance: int) -> bytes:
-    """A conditional branch; distance within 4 KB."""
+    """Encode a conditional branch; the distance must be within 4 KB.
+
+    Args:
+        funct3: the comparison.
+        distance: bytes from the branch to its target.
+    """
     assert fits(distance, 13), distance
     high = (distance >> 12 & 1) << 6 | distance >> 5 & 0x3F
     low = (distance >> 1 & 0xF) << 1 | distance >> 11 & 1
@@ -107,20 +112,22 @@ def branch(funct3: int, rs1: int, rs2: int, distance: int) -> bytes:
 
 
 def c_sdsp(register: int, offset: int) -> bytes:
-    """Store a register at [sp + offset]; offset: a multiple of 8 below 512."""
+    """Encode c.sdsp: store a register at [sp + offset]; the offset is a multiple of 8 below 512."""
     assert 0 <= offset < 512 and offset % 8 == 0, offset
     return _half(0xE002 | (offset >> 3 & 7) << 10 | (offset >> 6) << 7 | register << 2)
 
 
 def c_ldsp(register: int, offset: int) -> bytes:
-    """Load a register other than x0 from [sp + offset]; offset: a multiple of 8 below 512."""
+    """Encode c.ldsp: load a register other than x0 from [sp + offset]; the offset is a multiple of
+    8 below 512."""
     assert 0 <= offset < 512 and offset % 8 == 0 and register, offset
     bits = (offset >> 5 & 1) << 12 | (offset >> 3 & 3) << 5 | (offset >> 6) << 2
     return _half(0x6002 | bits | register << 7)
 
 
 def _parts(distance: int, what: str) -> tuple[int, int]:
-    """Return (upper 20 bits, lower 12 signed) of a distance. Raises OutOfReach beyond 2 GB."""
+    """Return (upper 20 bits, lower 12 bits as a signed number) of a distance, for auipc and the
+    instruction after it. Raises OutOfReach beyond 2 GB, naming `what`."""
     if not fits(distance + 0x800, 32):
         raise OutOfReach(f"{what} is more than 2 GB away")
     return (distance + 0x800) >> 12, signed(distance, 12)
@@ -131,32 +138,36 @@ def auipc(rd: int, upper: int) -> bytes:
 
 
 def load_address(rd: int, at: int, target: int, what: str = "an address") -> bytes:
-    """rd = target, by code at `at`.  Raises OutOfReach beyond 2 GB."""
+    """Return code at the address `at` that sets rd = target (auipc and addi). Raises OutOfReach
+    beyond 2 GB, naming `what`."""
     upper, lower = _parts(signed(target - at), what)
     return auipc(rd, upper) + addi(rd, rd, lower)
 
 
 def call(at: int, target: int, what: str = "the code called") -> bytes:
-    """Call through ra.  Raises OutOfReach beyond 2 GB."""
+    """Return code at the address `at` that calls target through ra (auipc and jalr). Raises
+    OutOfReach beyond 2 GB, naming `what`."""
     upper, lower = _parts(signed(target - at), what)
     return auipc(RA, upper) + jalr(RA, RA, lower)
 
 
 def jump(at: int, target: int, through: int, what: str = "the way back") -> bytes:
-    """Jump, changing the register `through`. Raises OutOfReach beyond 2 GB."""
+    """Return code at the address `at` that jumps to target and changes the register `through`
+    (auipc and jalr). Raises OutOfReach beyond 2 GB, naming `what`."""
     upper, lower = _parts(signed(target - at), what)
     return auipc(through, upper) + jalr(X0, through, lower)
 
 
 def load_value(rd: int, value: int) -> bytes:
-    """rd = any 64-bit constant, in at most eight instructions and without other registers."""
+    """Return code that sets rd to any 64-bit constant, in at most eight instructions and without
+    another register."""
     value = signed(value)
     if fits(value, 12):
         return addi(rd, X0, value)
     low = signed(value, 12)
     if fits(value, 32):
         lui = _word(((value + 0x800) >> 12 & 0xF_FFFF) << 12 | rd << 7 | 0x37)
-        # addiw: the upper part of a number near 2**31 is too large, and wraps back.
+        # addiw, not addi: the upper part of a number near 2**31 is too large, and addiw wraps.
         return lui + (_i(0x1B, 0, rd, rd, low) if low else b"")
     rest, shift = signed(value - low) >> 12, 12
     while rest % 2 == 0:
@@ -169,7 +180,7 @@ def load_value(rd: int, value: int) -> bytes:
 
 
 def csr_read_clear_bits(rd: int, csr: int, bits: int) -> bytes:
-    """csrrci: bits below 32."""
+    """Encode csrrci: read a control and status register to rd and clear `bits` (below 32) in it."""
     return _word(csr << 20 | bits << 15 | 7 << 12 | rd << 7 | 0x73)
 
 
@@ -182,5 +193,6 @@ def csr_write(csr: int, register: int) -> bytes:
 
 
 def add_atomic(register: int, address: int) -> bytes:
-    """amoadd.d: memory at [address] += register."""
+    """Encode amoadd.d, which adds a register to the 8 bytes of memory whose address is in the
+    register `address`."""
     return _word(register << 20 | address << 15 | 3 << 12 | 0x2F)

@@ -1,23 +1,24 @@
-"""Every riscv64 encoding that kinst knows, with the general registers that it reads and writes.
+"""Table of the riscv64 encodings that kinst knows, with the general registers that each reads and
+writes.
 
 Operands do not always follow an opcode's usual format: amocas reads rd, a strided vector load has
 its stride in rs2, mop.rr has operands in SYSTEM.  So each encoding is listed by all of its fixed
-bits, and a word that no row matches is unknown: it is refused (refuse.py), may lead anywhere
-(control.py), and reads all registers and writes none (liveness.py).
+bits. A word that matches no row of the table is unknown: it is refused (refuse.py), may lead
+anywhere (control.py), and reads all registers and writes none (liveness.py).
 
-A row is the 32 or 16 bits from the highest to the lowest, in words: binary digits; `-N` for N bits
-that are no general register (a number, a floating-point or vector register, a rounding mode); and
-general registers:
+A row gives the 32 or 16 bits of an encoding from the highest to the lowest, in fields: binary
+digits; `-N` for N bits that are no general register (a number, a floating-point or vector register,
+a rounding mode); and general registers:
 
     d s t       5 bits: written (rd), read (rs1), read (rs2)
     b           5 bits: read and written
-    T B         5 bits: the even one of a pair of registers, read; read and written
-    d' s' t' b' 3 bits: one of x8 to x15, as above
-    s:0---1     as above, but only numbers of this pattern
-    +sN +dN     no bits: xN is read, is written, whatever the word says
+    T B         5 bits: the even register of a pair; the pair is read (T), or read and written (B)
+    d' s' t' b' 3 bits: a register from x8 to x15; letters as above
+    s:0---1     5 bits: letters as above, but only register numbers of this pattern
+    +sN +dN     no bits: every word of the encoding reads xN (s), or writes xN (d)
 
-A field with `!` is not zero.  Alternatives are separated by `|`.  Text after `#` names the
-instructions.
+A field with `!` is not zero.  Alternatives for a field are separated by `|`.  Text after `#` names
+the instructions.
 
 Sources: RISC-V unprivileged specification, "RV32/64G Instruction Set Listings", "RVC Instruction Set
 Listings", and the chapters of Zacas, Zabha, Zalasr, Zawrs, Zicond, Zimop, Zcmop, Zcb, Zfa, Zfh,
@@ -265,7 +266,7 @@ _COMPRESSED = """
 100 1 b t! 10                                             # c.add
 """
 
-ALL = (1 << 32) - 2  # every general register but x0, as bits
+ALL = (1 << 32) - 2  # mask of every general register but x0
 
 _READ, _WRITTEN = "stbTB", "dbB"
 _FIELD = re.compile(r"([dstbTB])('?)(?::([01-]+))?(!?)")
@@ -276,9 +277,9 @@ class _Operand:
     """A field of an encoding that names a general register.
 
     Attributes:
-        letter: what the row calls it.
-        shift: its lowest bit.
-        size: of its bits, 3 or 5.
+        letter: the field's letter in the table (d, s, t, b, T or B).
+        shift: lowest bit of the field.
+        size: bits of the field, 3 or 5.
     """
 
     letter: str
@@ -286,23 +287,26 @@ class _Operand:
     size: int
 
     def registers(self, word: int) -> int:
-        """Return the registers that the field of this word names, as bits."""
+        """Return a mask of the registers that this field names in an instruction word: one
+        register, or a pair."""
         number = word >> self.shift & (1 << self.size) - 1
         if self.size == 3:
             number += 8
         if self.letter not in "TB":
             return 1 << number & ALL
-        # x0 stands for a pair of zeros.
+        # x0 means a pair of zeros.
         return 3 << number if number else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The words that equal `match` under `mask`, and the registers that they read and write.
+    """An encoding: the words that equal `match` under `mask`, and the registers that they read and
+    write.
 
     Attributes:
-        reads: registers that all of them read, as bits.
-        writes: registers that all of them write, as bits.
+        operands: fields that name registers.
+        reads: mask of registers that every word of the encoding reads.
+        writes: mask of registers that every word of the encoding writes.
     """
 
     mask: int
@@ -312,7 +316,8 @@ class Encoding:
     writes: int
 
     def effect(self, word: int) -> tuple[int, int]:
-        """Return (registers read, registers written) by this word, as bits."""
+        """Return (mask of registers read, mask of registers written) for a word of this
+        encoding."""
         reads, writes = self.reads, self.writes
         for operand in self.operands:
             registers = operand.registers(word)
@@ -323,28 +328,36 @@ class Encoding:
 
 @lru_cache(maxsize=1 << 16)
 def find(word: int, size: int) -> Encoding | None:
-    """Return the encoding of a word of `size` bytes, or None if it is unknown."""
+    """Return the encoding of an instruction word; None if it is unknown.
+
+    Args:
+        size: 2 or 4, the bytes of the word.
+    """
     table = _compressed() if size == 2 else _full()
     group = word & 0xE003 if size == 2 else word & 0x7F
     return next((one for one in table.get(group, ()) if word & one.mask == one.match), None)
 
 
 def effect(word: int, size: int) -> tuple[int, int]:
-    """Return (registers read, registers written) by a word of `size` bytes, as bits; all and none
-    for an unknown word."""
+    """Return (mask of registers read, mask of registers written) for an instruction word; (all,
+    none) for an unknown word.
+
+    Args:
+        size: 2 or 4, the bytes of the word.
+    """
     encoding = find(word, size)
     return encoding.effect(word) if encoding else (ALL, 0)
 
 
 @cache
 def _full() -> dict[int, list[Encoding]]:
-    """Return the encodings by major opcode."""
+    """Return the encodings of 32 bits, by their major opcode."""
     return _grouped(_FULL, 32, 0x7F)
 
 
 @cache
 def _compressed() -> dict[int, list[Encoding]]:
-    """Return the encodings by quadrant and funct3."""
+    """Return the encodings of 16 bits, by quadrant and funct3 (the bits 0xE003)."""
     return _grouped(_COMPRESSED, 16, 0xE003)
 
 
@@ -358,7 +371,13 @@ def _grouped(table: str, width: int, group: int) -> dict[int, list[Encoding]]:
 
 
 def _row(tokens: Sequence[str], width: int) -> Iterator[Encoding]:
-    """Yield the encodings of one row of a table."""
+    """Yield the encodings of one row of the table: one for each combination of the fields'
+    alternatives.
+
+    Args:
+        tokens: the row's fields.
+        width: bits of the encoding, 16 or 32.
+    """
     implied = [token[1:] for token in tokens if token[0] == "+"]
     reads = sum(1 << int(one[1:]) for one in implied if one[0] == "s")
     writes = sum(1 << int(one[1:]) for one in implied if one[0] == "d")
@@ -378,8 +397,8 @@ def _row(tokens: Sequence[str], width: int) -> Iterator[Encoding]:
 
 
 def _patterns(field: str) -> list[str]:
-    """Return the values that a field may have: binary digits, with `-` for a bit that does not
-    matter."""
+    """Return the alternatives of a field as patterns: binary digits, with `-` for a bit that may be
+    0 or 1."""
     if named := _FIELD.fullmatch(field):
         letter, short, given, set_ = named.groups()
         pattern = given or "-" * (3 if short else 5)
@@ -393,5 +412,5 @@ def _patterns(field: str) -> list[str]:
 
 
 def _not_zero(size: int) -> list[str]:
-    """Return patterns that together are all numbers of `size` bits except 0."""
+    """Return patterns that together match all numbers of `size` bits except 0."""
     return ["0" * k + "1" + "-" * (size - k - 1) for k in range(size)]

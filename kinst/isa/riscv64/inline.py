@@ -1,13 +1,15 @@
-"""Work of a trampoline before there is a frame: counting, predicates, looking up counters.
+"""Code for the work of a riscv64 trampoline that needs no frame: counting, predicates, lookup of
+counters.
 
-Counting alone is one amoadd.d for each counter, which all CPUs share: a CPU's own counter would
-need the kernel's table of per-CPU addresses, and two more loads. Interrupts stay as they are.
+Counting alone is one amoadd.d for each counter, which all CPUs share: a counter for each CPU would
+need the kernel's table of per-CPU addresses, and two more loads. Interrupts stay on or off as they
+are.
 
     save     registers that counting and the snippets use
-    count    each counter after its guard
-    ask      snippet; to `call` if its word says so
-    restore; `end`; on to the displaced instruction
-    call:    restore, and the calls in their frame
+    count    each counter after its guard (the snippet that decides about it)
+    ask      a snippet; go to `call` if its result says so
+    restore; code of `end`; go on to the displaced instruction
+    call:    restore, and make the calls inside a frame
 
 Tested by tests/codegen/test_snippets.py.
 """
@@ -28,12 +30,13 @@ _COUNTING = frozenset((e.T0, e.T1))
 
 
 def inline(work: SiteWork, to: int, end: _Maker, frame: _Maker) -> bytes:
-    """Return the code at `to` of work that has snippets.
+    """Return the code at address `to` that does a site's work without a frame, followed by the work
+    that needs a frame; for work that has snippets.
 
     Args:
-        end: makes the code at the end of paths without a call.
-        frame: makes the calls with their frame. Both are of the same length at any address, and
-            raise OutOfReach.
+        end: takes an address, and returns the code there for the end of paths without a call.
+        frame: takes an address, and returns the code there that does the calls inside a frame. For
+            `end` and `frame`, the length is the same at any address; both raise OutOfReach.
     """
     kept = _Riscv64Saved.by(work.snippets, bool(work.inline or work.indexed))
     code = kept.save
@@ -71,7 +74,12 @@ def inline(work: SiteWork, to: int, end: _Maker, frame: _Maker) -> bytes:
 
 
 def count(at: int, body: CountBody, one: int = e.T1, spoiled: int = e.T0) -> bytes:
-    """Return code that counts. one: a register that is 1."""
+    """Return code at the address `at` that adds one to each counter of a body.
+
+    Args:
+        one: register that holds 1.
+        spoiled: register that the code may change.
+    """
     code = b""
     for address in body.offsets:
         code += e.load_address(spoiled, at + len(code), address, "the counter")
@@ -81,13 +89,13 @@ def count(at: int, body: CountBody, one: int = e.T1, spoiled: int = e.T0) -> byt
 
 @dataclass(frozen=True, slots=True)
 class _Riscv64Saved:
-    """Registers of the site that are saved.
+    """Code that saves and restores registers of the site around snippets.
 
     Attributes:
         save: code that saves them.
         restore: code that restores them.
-        on_stack: where their values are, from sp, by register number.
-        changed: registers that the code so far has changed.
+        on_stack: offset from sp of each saved register's value, by register number.
+        changed: registers that the code emitted so far has changed.
     """
 
     save: bytes
@@ -107,7 +115,8 @@ class _Riscv64Saved:
         return cls(save, restore + e.addi(e.SP, e.SP, size), places, set())
 
     def run(self, snippet: Snippet) -> bytes:
-        """Return the snippet's code, after loads of its registers that other code has changed."""
+        """Return a snippet's code; in front of it, load each register that the snippet reads and
+        other code has changed."""
         again = sorted(snippet.reads & self.changed)
         self.changed.update(snippet.writes)
         code = b"".join(e.c_ldsp(register, self.on_stack[register]) for register in again)
@@ -115,12 +124,13 @@ class _Riscv64Saved:
 
 
 def _branch(test: int, distance: int) -> bytes:
-    """Return code that skips `distance` bytes if the word is (not) zero."""
+    """Return code that skips the next `distance` bytes if a snippet's result is zero (test: _EQUAL)
+    or not zero (_NOT_EQUAL)."""
     return e.branch(test, RESULT, e.X0, e.SIZE + distance)
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Return code that skips `distance` bytes if the guard holds."""
+    """Return code that skips the next `distance` bytes if a guard, which has just run, holds."""
     return _branch(_EQUAL if guard.zero else _NOT_EQUAL, distance)
 
 

@@ -1,4 +1,4 @@
-"""riscv64 (RV64GC).
+"""The instruction set riscv64 (RV64GC), put together from the modules of this folder.
 
 Tested by tests/isa/test_isa_contract.py.
 """
@@ -31,7 +31,7 @@ from kinst.isa.riscv64 import snippets as _snippets
 
 
 class Riscv64(Isa):
-    """Isa (core/isa.py) for riscv64."""
+    """The instruction set riscv64; implements Isa (core/isa.py)."""
 
     name = "riscv64"
     elf_machine = 243  # EM_RISCV
@@ -83,15 +83,17 @@ class Riscv64(Isa):
     translate_detour = staticmethod(detours.translate_detour)
 
     def is_nop(self, code: bytes) -> bool:
-        """Whether it is addi x0, x0, 0 or c.nop."""
+        """Return whether an instruction is addi x0, x0, 0 or c.nop."""
         return code in (encode.NOP, encode.C_NOP)
 
     def undecoded(self, code: bytes) -> str:
-        """The lowest bits do not tell a length, or there are fewer bytes than they tell."""
+        """Return why decode() finds no instruction: the lowest bits give no length, or there are
+        fewer bytes than they give."""
         return "no instruction begins so, or the function ends inside one"
 
     def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
-        """Return jal or c.j; None if `to` is out of their reach of 1 MB or 2 KB."""
+        """Return a jal (size 4) or c.j (size 2) from address to `to`; None if `to` is out of their
+        reach of 1 MB or 2 KB."""
         try:
             if size == 2:
                 return encode.c_j(to - address)
@@ -100,8 +102,12 @@ class Riscv64(Isa):
             return None
 
     def run_patch(self, code: bytes, address: int, to: int, dead: int = 0) -> bytes | None:
-        """Return auipc and jalr by a dead register, and no-operations up to the end: a decoder that
-        starts at the function's start finds its instructions after them."""
+        """Return auipc and jalr by a dead register, and no-operations up to the end of the
+        instructions `code`; None if no register is dead or `to` is out of reach.
+
+        No-operations are used so that a decoder that starts at the function's start finds its
+        instructions after them.
+        """
         register = liveness.choose(dead)
         if not register:
             return None
@@ -112,13 +118,19 @@ class Riscv64(Isa):
         return jump + encode.C_NOP * ((len(code) - len(jump)) // len(encode.C_NOP))
 
     def leave_patch(self, at: int, to: int) -> bytes:
-        """Return a nop: the way back comes after the jump that it replaces (trampoline.py)."""
+        """Return a no-operation: it replaces the jump at the start of a head (Onward.head), and the
+        code after that jump leads back to the site (trampoline.py)."""
         return encode.NOP
 
     def trap_patch(self, size: int) -> bytes:
-        """Return c.ebreak or ebreak, as long as the instruction: a decoder that starts at the
-        function's start, as the kernel before it sets a kprobe, must find the instructions after
-        it."""
+        """Return c.ebreak or ebreak, as long as the instruction.
+
+        A decoder that starts at the function's start (the kernel's, before it sets a kprobe) must
+        find the instructions after it.
+
+        Args:
+            size: bytes of the instruction, 2 or 4.
+        """
         if size not in (len(encode.C_EBREAK), len(encode.EBREAK)):
             raise ValueError("an instruction has two or four bytes")
         return encode.C_EBREAK if size == len(encode.C_EBREAK) else encode.EBREAK
@@ -132,7 +144,8 @@ class Riscv64(Isa):
         rerun_prefix: bytes = b"",
         onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
-        """Return the whole trampoline at address `to` (trampoline.py)."""
+        """Return a site's whole trampoline at the address `to`, or why there can be none
+        (trampoline.py)."""
         return trampoline.trampoline(site, to, bodies, onward)
 
 

@@ -1,19 +1,20 @@
-"""Liveness of registers: which are dead at an instruction, that is, written before they are read.
+"""Liveness of riscv64 registers: which registers are dead at an instruction, that is, written
+before they are read.
 
 A jump that reaches a trampoline takes two instructions and changes a register. That register must
 be dead there: on every path that control can take from the instruction, within its function, it is
-written before it is read, or the function returns. After a return the caller reads a result, a
+written before it is read, or the function returns. After a return the caller may read a result, a
 register that calls preserve (RISC-V psABI, "Integer Register Convention") or, if the compiler has
-analysed the function, any register that the function leaves alone: so only registers that the
+analysed the function, any register that the function leaves alone. So only registers that the
 function itself writes somewhere are candidates. GCC does not analyse functions (-fipa-ra) that
-begin with room for a tracer's call (toplev.cc, process_options: function_entry_patch_area_size):
-two nops, or an auipc and a nop, which may become the jalr of that auipc at any time and then reads
-its register.
+begin with room for a tracer's call (toplev.cc, process_options: function_entry_patch_area_size).
+That room is two nops, or an auipc and a nop; the nop may become the jalr of that auipc at any time
+and then reads its register.
 
 A called function reads its arguments; nothing is assumed about whether it preserves a temporary. A
 call that a compiler has put last in a function, such as that of the stack protector, does not
 return: there is nothing to return to. Jumps out of the function, and unknown instructions, read
-everything; encodings.py has what the others read and write.
+everything; encodings.py has what the other instructions read and write.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _ARGUMENTS = _bits(*range(A0, A0 + 8))
 _CANDIDATES = _TEMPORARIES | _ARGUMENTS
 _BITS_RA = _bits(RA)
 _CALLED = ALL & ~_TEMPORARIES  # what a function may read when it is called
-_RETURNED = ALL & ~(_CANDIDATES & ~_bits(A0, A0 + 1))  # and its caller, when it returns
+_RETURNED = ALL & ~(_CANDIDATES & ~_bits(A0, A0 + 1))  # what its caller may read when it returns
 
 _AUIPC, _ECALL = 0x17, 0x73
 
@@ -48,13 +49,13 @@ def dead_registers(instructions: Sequence[Instruction], flows: Sequence[Flow]) -
     index = {instruction.address: k for k, instruction in enumerate(instructions)}
     count, written = len(instructions), 0
     effects = [_effect(instruction.code) for instruction in instructions]
-    # Code of a compiler: it begins with room for a tracer's call.
+    # A function that begins with room for a tracer's call is a compiler's.
     patchable = [instruction.code for instruction in instructions[:2]] == [NOP, NOP]
     if _is_room_for_call(instructions):
         patchable = True
         effects[1] = effects[0][1], 0
-    # For each instruction: those that may come next; registers that are read whatever those read;
-    # and registers that it does not write.
+    # For each instruction: the instructions that may come next (ways); registers that are read in
+    # any case (reads); registers that the instruction does not write (passed).
     ways, reads, passed = list[tuple[int, ...]](), list[int](), list[int]()
     for k, (instruction, flow) in enumerate(zip(instructions, flows, strict=True)):
         following, out = _ways(k, instruction, flow, index, instructions)
@@ -84,15 +85,16 @@ def dead_registers(instructions: Sequence[Instruction], flows: Sequence[Flow]) -
 
 
 def _is_room_for_call(instructions: Sequence[Instruction]) -> bool:
-    """Whether a function begins with an auipc and a nop that is no part of its code."""
+    """Return whether a function begins with room for a tracer's call: an auipc and a nop that are
+    no part of its code."""
     if len(instructions) < 2 or instructions[1].code != NOP or len(instructions[0].code) != 4:
         return False
     return int.from_bytes(instructions[0].code, "little") & 0x7F == _AUIPC
 
 
 def choose(registers: int) -> int:
-    """Return one of these registers (bits), or 0; t0 only if it is the only one, because processors
-    predict a jump by it as a return."""
+    """Return the number of one of these registers (a mask); 0 if the mask is empty. t0 is returned
+    only if it is the only one, because processors predict a jump by t0 as a return."""
     order = (*TEMPORARIES[1:], *range(A0, A0 + 8), T0)
     return next((register for register in order if registers >> register & 1), 0)
 
@@ -104,8 +106,16 @@ def _ways(
     index: dict[int, int],
     instructions: Sequence[Instruction],
 ) -> tuple[list[int], int]:
-    """Return (the instructions that may come next, the registers that are read if control leaves
-    the function)."""
+    """Return (indexes of the instructions that may come after an instruction, mask of registers
+    that are read if control leaves the function there).
+
+    Args:
+        k: index of the instruction.
+        one: the instruction.
+        flow: where control goes from it.
+        index: index of each instruction, by address.
+        instructions: the function's instructions.
+    """
     following, out = [], 0
     if flow.falls_through:
         after = k + 1
@@ -134,8 +144,8 @@ def _ways(
 
 @lru_cache(maxsize=1 << 16)
 def _effect(code: bytes) -> tuple[int, int]:
-    """Return (registers read, registers written), as bits."""
+    """Return (mask of registers read, mask of registers written) for one instruction."""
     word = int.from_bytes(code, "little")
     if word == _ECALL and len(code) == 4:
-        return _ARGUMENTS, 0  # of the firmware, which keeps all but a0 and a1
+        return _ARGUMENTS, 0  # the firmware's arguments; it preserves all but a0 and a1
     return encodings.effect(word, len(code))

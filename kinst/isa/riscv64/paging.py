@@ -1,4 +1,4 @@
-"""Page tables of riscv64.
+"""The page table format of riscv64.
 
 Source: RISC-V privileged specification, 4.1.11 (satp), 4.3 to 4.6 (Sv39, Sv48, Sv57), Svnapot.
 
@@ -24,8 +24,8 @@ NAPOT = 1 << 63
 
 _PPN = (1 << 54) - (1 << 10)
 _NAPOT_SIZE = 1 << 16
-_LEAF = READABLE | WRITABLE | EXECUTABLE  # an entry with any of them is a leaf
-_MODES = {8: 3, 9: 4, 10: 5}  # of satp, to levels: Sv39, Sv48, Sv57
+_LEAF = READABLE | WRITABLE | EXECUTABLE  # an entry with any of these bits is a leaf
+_MODES = {8: 3, 9: 4, 10: 5}  # levels by satp's mode: Sv39, Sv48, Sv57
 
 
 def _leaf(address: int, entry: int, level: int, _above: Above) -> Leaf:
@@ -46,14 +46,17 @@ def _table(entry: int) -> int:
 
 
 class Riscv64Paging(Paging):
-    """Paging (core/page_tables.py) for riscv64."""
+    """The page table format of riscv64; implements Paging (core/page_tables.py)."""
 
     REACH = (1 << 31) - (1 << 20)  # of auipc and jalr
 
     def root_of(self, registers: Mapping[str, int]) -> Root:
-        """Return the root; the kernel's half is the same in every process.
+        """Return the root of the page tables, by satp; the kernel's half of them is the same in
+        every process.
 
-        Raises TargetError while the CPU does not translate addresses (satp is Bare)."""
+        Raises:
+            TargetError: the CPU does not translate addresses yet (satp is Bare).
+        """
         satp = registers["satp"]
         levels = _MODES.get(satp >> 60)
         if levels is None:
@@ -61,15 +64,17 @@ class Riscv64Paging(Paging):
         return Root((satp & (1 << 44) - 1) << 12, levels)
 
     def in_user_mode(self, registers: Mapping[str, int]) -> bool:
-        """Whether the privilege level, which the stub calls priv, is U."""
+        """Return whether the CPU is in user mode (the privilege level, which the stub calls priv,
+        is U)."""
         return registers.get("priv", 1) == 0
 
     def translates(self, registers: Mapping[str, int]) -> bool:
-        """Whether satp has one of the modes that translate."""
+        """Return whether the CPU translates addresses (satp has mode Sv39, Sv48 or Sv57)."""
         return registers["satp"] >> 60 in _MODES
 
     def leaf_entry(self, physical: int, like: Leaf) -> int:
-        """Return an entry that is global if the mapping `like` is."""
+        """Return an entry that maps a physical address, readable, writable and executable; it is
+        global if the mapping `like` is."""
         flags = VALID | _LEAF | ACCESSED | DIRTY | (like.entry & GLOBAL)
         return physical >> 2 | flags
 

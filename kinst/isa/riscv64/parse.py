@@ -1,4 +1,5 @@
-"""Operands of one riscv64 instruction that matter to control flow and relocation.
+"""Operands that relocation and control flow need of one riscv64 instruction: its kind, registers
+and immediate.
 
 Source: RISC-V unprivileged specification, "Base Instruction Formats", "RVC Instruction Set
 Listings", "RV32/64G Instruction Set Listings" (the map of major opcodes).
@@ -14,12 +15,12 @@ from functools import lru_cache
 from kinst.isa.riscv64 import encodings
 from kinst.isa.riscv64.encode import RA, X0, signed
 
-# Kinds.
+# Kinds of instructions.
 COPY = "copy"  # its effect does not depend on its address
 AUIPC, JAL, JALR, BRANCH = "auipc", "jal", "jalr", "branch"
 AMO, FENCE, SYSTEM, EBREAK = "amo", "fence", "system", "ebreak"
 UNIMP = "unimp"  # c.unimp: two zero bytes, which are defined to be illegal
-UNKNOWN = "unknown"  # no row of encodings.py: reserved, a vendor's own, or newer than kinst
+UNKNOWN = "unknown"  # not in encodings.py: reserved, a vendor's own, or newer than kinst
 
 _BY_OPCODE = {
     0x03: COPY, 0x07: COPY, 0x0F: FENCE, 0x13: COPY, 0x17: AUIPC, 0x1B: COPY, 0x23: COPY,
@@ -34,12 +35,14 @@ _EBREAK = 0x0010_0073
 
 @dataclass(frozen=True, slots=True)
 class Riscv64Instruction:
-    """One instruction taken apart.
+    """One riscv64 instruction taken apart.
 
     Attributes:
-        kind: one of the above.
-        imm: in bytes; of JAL and BRANCH from the instruction's own address, of AUIPC what it adds.
-        word: the bits; 16 of a compressed instruction.
+        kind: COPY, AUIPC, ..., UNKNOWN.
+        word: the encoding, of 16 bits for a compressed instruction.
+        size: bytes.
+        imm: in bytes; of JAL and BRANCH the distance from the instruction's own address, of AUIPC
+            the number that it adds to its address, of JALR the number that it adds to rs1.
     """
 
     kind: str
@@ -52,15 +55,17 @@ class Riscv64Instruction:
 
     @property
     def funct3(self) -> int:
-        """The comparison of a branch, or the operation of SYSTEM."""
+        """The comparison of a branch, or the operation of SYSTEM; for a compressed branch 0
+        (c.beqz) or 1 (c.bnez)."""
         if self.size == 2:
             return self.word >> 13 & 1
         return self.word >> 12 & 7
 
 
 def size_at(code: bytes, at: int) -> int:
-    """Return the bytes of the instruction at code[at:], by its lowest bits; 0 if it is cut short
-    or longer than 32 bits: the specification does not consider those lengths frozen."""
+    """Return the size in bytes of the instruction at an offset of code, by its lowest bits. Return
+    0 if it is cut short or longer than 32 bits, since the specification does not consider those
+    lengths frozen."""
     low = int.from_bytes(code[at : at + 2], "little")
     size = 2 if low & 3 != 3 else 4 if low & 0x1F != 0x1F else 0
     return size if at + size <= len(code) else 0
@@ -68,7 +73,8 @@ def size_at(code: bytes, at: int) -> int:
 
 @lru_cache(maxsize=1 << 15)
 def parse(code: bytes) -> Riscv64Instruction | None:
-    """Take apart the one instruction that all of `code` is; return None if it is not one."""
+    """Return the kind and operands of the one instruction that `code` consists of; None if `code`
+    is not exactly one instruction."""
     if not code or size_at(code, 0) != len(code):
         return None
     word = int.from_bytes(code, "little")
@@ -107,11 +113,13 @@ def _full(word: int) -> Riscv64Instruction:
 
 
 def _gather(word: int, places: tuple[tuple[int, int], ...]) -> int:
-    """Return the number whose bit `to` is the word's bit `from_`, for each (from_, to)."""
+    """Return a number made of bits of a word: for each (from_, to), the word's bit from_ becomes
+    bit `to`."""
     return sum((word >> from_ & 1) << to for from_, to in places)
 
 
-# Bits of the displacements of c.j and of c.beqz and c.bnez.
+# Bits of displacements, (bit of the word, bit of the displacement): of c.j, and of c.beqz and
+# c.bnez.
 _CJ = ((12, 11), (11, 4), (10, 9), (9, 8), (8, 10), (7, 6), (6, 7), (5, 3), (4, 2), (3, 1), (2, 5))
 _CB = ((12, 8), (11, 4), (10, 3), (6, 7), (5, 6), (4, 2), (3, 1), (2, 5))
 

@@ -1,9 +1,10 @@
-"""Instructions that are displaced and instructions that are refused, each decided on purpose.
+"""Which riscv64 instructions are displaced and which are refused: a table of decisions.
 
 A displaced instruction runs at another address with the original registers, stack and interrupt
-state, and then goes where the original went.  But at a trap-planted site a trap has been taken
-and returned from, which overwrites sepc, scause, stval and the bits SPP and SPIE of sstatus, and
-drops a reservation of lr; the way back (relocate.py) overwrites the same.  Nothing else differs.
+state, and then control goes where the original instruction sends it.  But at a trap-planted site
+a trap has been taken and returned from. That overwrites sepc, scause, stval and the bits SPP and
+SPIE of sstatus, and drops a reservation of lr; the way back (relocate.py) overwrites the same
+state.  Nothing else differs.
 
 | instruction | decision |
 |---|---|
@@ -63,12 +64,13 @@ _STACK = "it links into the stack pointer, or jumps to it"
 
 
 def _atomic(parsed: p.Riscv64Instruction) -> int:
-    """Return funct5 of an atomic instruction, or -1."""
+    """Return the field funct5 of an atomic instruction; -1 for other instructions."""
     return parsed.word >> 27 if parsed.kind == p.AMO else -1
 
 
 def _csr(parsed: p.Riscv64Instruction) -> tuple[int, bool, bool] | None:
-    """Return (register, whether it writes, whether it writes all bits) of a csr* instruction."""
+    """Return (number of the control and status register, whether it is written, whether all of its
+    bits are written) for a csr* instruction; None for other instructions."""
     if parsed.kind != p.SYSTEM or parsed.funct3 & 3 == 0:
         return None
     whole = parsed.funct3 & 3 == 1
@@ -76,7 +78,7 @@ def _csr(parsed: p.Riscv64Instruction) -> tuple[int, bool, bool] | None:
 
 
 def refusal(parsed: p.Riscv64Instruction) -> str:
-    """Return why this instruction is not displaced, or ""."""
+    """Return why an instruction is not displaced; "" if it is."""
     if parsed.kind == p.UNKNOWN:
         return _UNKNOWN
     if parsed.kind == p.UNIMP:
@@ -103,14 +105,19 @@ def refusal(parsed: p.Riscv64Instruction) -> str:
 
 
 def has_sequences(code: bytes) -> bool:
-    """Whether it may have a system or an atomic instruction."""
+    """Return whether code may have a system or an atomic instruction, so that unsafe() must look at
+    it."""
     opcode = np.frombuffer(code[: len(code) & -2], "<u2") & 0x7F
     return bool(((opcode == _SYSTEM) | (opcode == _ATOMIC)).any())
 
 
 def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
-    """Return the instructions from an lr to its sc, on every path between them, and all of a
-    function that works on the state of traps."""
+    """Return the instructions of a function that cannot be planted because of others in it: address
+    to reason.
+
+    They are the instructions from an lr to its sc, on every path between the two, and all
+    instructions of a function that works on the state of traps.
+    """
     marks = dict[int, int]()
     for i in instructions:
         if i.code[0] & 0x7F not in (_SYSTEM, _ATOMIC):
@@ -129,7 +136,13 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
 
 
 def _between(instructions: Sequence[Instruction], marks: Mapping[int, int]) -> set[int]:
-    """Return the addresses on a path from an lr to an sc, ends included."""
+    """Return the addresses of the instructions on a path from an lr to an sc, the lr and the sc
+    included.
+
+    Args:
+        instructions: of a function.
+        marks: p.LR or p.SC, by the address of each lr and sc.
+    """
     after: dict[int, list[int]] = {i.address: [] for i in instructions}
     before: dict[int, list[int]] = {i.address: [] for i in instructions}
     for i in instructions:
@@ -149,7 +162,12 @@ def _between(instructions: Sequence[Instruction], marks: Mapping[int, int]) -> s
 
 
 def _reached(starts: Iterable[int], edges: Mapping[int, Sequence[int]], ends: set[int]) -> set[int]:
-    """Return every address that edges lead to from the starts; the search stops at the ends."""
+    """Return every address that edges lead to from the starts; the search does not go on from the
+    ends.
+
+    Args:
+        edges: addresses that each address leads to.
+    """
     reached: set[int] = set()
     open_ = [target for start in starts for target in edges[start]]
     while open_:

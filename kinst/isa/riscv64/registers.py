@@ -1,11 +1,11 @@
-"""The registers of regs[], and where a trampoline saves them.
+"""The registers of regs[] on riscv64, and where a trampoline saves them.
 
-D names are the ABI's (RISC-V psABI, "Integer Register Convention") with R_ before them; indices are
-the register numbers, then pc and sstatus. R_FP is another name of R_S0.
+D names are the ABI's (RISC-V psABI, "Integer Register Convention") with R_ in front of them;
+indices are the register numbers, then pc and sstatus. R_FP is another name of R_S0.
 
-The frame is an array of u64 at the stack pointer: slot n is register xn, slot 0 is the program
-counter, since x0 need not be saved, and the last one is sstatus. Its bits SPP and SPIE, which
-belong to the last trap, are those of the breakpoint at a trap-planted site.
+The frame is an array of u64 at the stack pointer: slot n is register xn; slot 0 is the program
+counter, since x0 need not be saved; the last slot is sstatus. The bits SPP and SPIE of sstatus
+belong to the last trap: at a trap-planted site they are those of the breakpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PC, _STATUS = 32, 33  # indices
 # Registers that a C function may change, in slot order: ra, t0 to t6, a0 to a7.
 CALLER_SAVED = (1, 5, 6, 7, *range(10, 18), 28, 29, 30, 31)
 
-# x8 is fp to gdb.
+# gdb's name of x8 is fp.
 REGISTERS = (
     *(
         Register(f"R_{name.upper()}", number, number, "fp" if name == "s0" else name)

@@ -1,18 +1,19 @@
-"""One instruction made to run elsewhere, with the same effect.
+"""Displacement of one riscv64 instruction: code with the instruction's effect at another address.
 
-What depends on its own address is rewritten:
-- auipc loads the value it would have had;
-- a branch keeps its condition, and each side goes its own way;
-- a call loads the original return address into its link register first; if that is also the
-  register that it jumps by, the target is saved before: in a dead register, or as below.
+An instruction that depends on its own address is rewritten:
 
-refuse.py decides what is not displaced.
+- auipc becomes a load of the value that the original would have made;
+- a branch keeps its condition, and each of its two successors is reached by code of its own;
+- a call loads the original return address into its link register first; if the call also jumps by
+  that register, the target is saved before: in a dead register, or as below.
+
+refuse.py decides which instructions are not displaced.
 
 **The way back.** No jump reaches the kernel from a trampoline without a register: jal has 1 MB. If
 a register is known to be dead at the target, and no clause reads it, the way back is auipc and jalr
 (Onward.dead; liveness.py). Otherwise control returns as from a trap: sepc = the address to go to,
-sstatus.SPP = supervisor, sstatus.SPIE = sstatus.SIE, sret. No register changes, SIE becomes what it
-was, and what is lost (sepc, SPP, SPIE) is what the trap that came here has overwritten anyway;
+sstatus.SPP = supervisor, sstatus.SPIE = sstatus.SIE, sret. No register changes, and SIE becomes
+what it was. What is lost (sepc, SPP, SPIE) is overwritten anyway by the trap that came here;
 control that came by a jump comes from code that a trap may interrupt, as refuse.py makes sure.
 Interrupts are off from the reading of sstatus to sret, so that no other trap comes between; two
 registers are saved below the stack pointer, where the ABI has nothing (RISC-V psABI, "Integer
@@ -20,9 +21,9 @@ Calling Convention"). A second breakpoint, as in the paper on FreeBSD's kinst, w
 the kernel's trap handler, at thirty times the cost.
 
 **The short way back.** Every instruction that accesses a control and status register is slow, most
-of all on emulators. After a probe's work interrupts are off anyway; an instruction that cannot
-fault and does not see sstatus may as well run so. Then sepc and sstatus are set before it, while
-registers are still free, and only sret comes after it (return_to, quietly).
+of all on emulators. After a probe's work interrupts are off anyway, and an instruction that cannot
+fault and does not see sstatus may run with interrupts off. Then sepc and sstatus are set before the
+instruction, while registers are still free, and only sret comes after it (return_to(), quietly()).
 
 **No way back.** If the next instruction is planted as well, control goes on in its trampoline
 (patch/chains.py), which a jal reaches or which lies directly after. That leaves sepc and sstatus
@@ -56,7 +57,13 @@ _MOP_MASK, _MOP = 0xF8FF, 0x6081  # c.mop
 
 
 def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
-    """Return code at `to` with the effect of the one instruction `code` at `address`."""
+    """Return code for the address `to` with the effect of the one instruction `code` at `address`,
+    or why there is none. Control then goes where the original instruction sends it.
+
+    Args:
+        onward: where other sites' trampolines lie, in which control goes on, and which registers
+            are dead.
+    """
     after = address + len(code)
 
     def back(at: int) -> bytes:
@@ -66,8 +73,14 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 
 def is_linked(code: bytes, address: int, onward: Onward) -> bool:
-    """Whether, on one of its paths, control goes on in a trampoline after this instruction, or by a
-    jump."""
+    """Return whether control may leave a displaced instruction without an sret: on one of its paths
+    it goes on in another trampoline, or a register is dead for a jump.
+
+    Args:
+        code: the original instruction.
+        address: of the original instruction.
+        onward: where other trampolines lie, and which registers are dead.
+    """
     parsed = p.parse(code)
     if parsed is None:
         return False
@@ -83,7 +96,12 @@ def _go_on(at: int, goal: int, onward: Onward, what: str = "the way back") -> by
     """Return code for the address `at` that continues at the instruction at `goal`.
 
     If that instruction has a trampoline, the code continues there: the bytes at `goal` may be in
-    the middle of a jump that leads elsewhere."""
+    the middle of a jump that leads elsewhere.
+
+    Args:
+        onward: where trampolines lie, and which registers are dead.
+        what: the code's purpose, for the message of OutOfReach.
+    """
     there = onward.links.get(goal, goal)
     if there != goal and e.fits(there - at, 21):
         return e.jal(e.X0, there - at)
@@ -93,7 +111,7 @@ def _go_on(at: int, goal: int, onward: Onward, what: str = "the way back") -> by
 
 @refuses_out_of_reach
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
-    """Return what displace() does, without the way back."""
+    """Return the code that displace() returns, without the way back to the next instruction."""
     parsed = p.parse(code)
     if parsed is None:
         return Refused("its bytes are not one known instruction")
@@ -134,11 +152,13 @@ def _move(
 
 
 def quiet_goal(code: bytes, address: int) -> int | None:
-    """Return where control goes from an instruction that can run with interrupts off and the state
-    for sret set, unless it is a branch that is taken; None for other instructions.
+    """Return the address after an instruction that can run with interrupts off and the state for
+    sret set, or the target of a jal; None for instructions that cannot run so.
 
-    Those are arithmetic, accesses relative to the stack pointer, as the trampoline itself uses the
-    stack, and direct jumps and branches."""
+    Such instructions are arithmetic, accesses relative to the stack pointer (the trampoline itself
+    uses the stack so), and direct jumps and branches. For a branch, the result is where control
+    goes if the branch is not taken.
+    """
     parsed = p.parse(code)
     if parsed is None or refusal(parsed):
         return None
@@ -149,7 +169,8 @@ def quiet_goal(code: bytes, address: int) -> int | None:
 
 
 def _plain(parsed: p.Riscv64Instruction) -> bool:
-    """Whether it is arithmetic, or a load or store at the stack pointer or above it."""
+    """Return whether an instruction is arithmetic, or a load or store at the stack pointer or
+    above."""
     if parsed.size == 4:
         above = parsed.rs1 == e.SP and not parsed.word >> 31
         opcode = parsed.word & 0x7F
@@ -163,8 +184,8 @@ def _plain(parsed: p.Riscv64Instruction) -> bool:
 
 @refuses_out_of_reach
 def quietly(code: bytes, address: int, to: int) -> Relocated | Refused:
-    """Return code at `to` with the effect of an instruction that has a quiet_goal, to run after
-    return_to for that goal."""
+    """Return code for the address `to` with the effect of an instruction that has a quiet_goal().
+    It runs after the code of return_to() for that goal, and ends with sret."""
     parsed = p.parse(code)
     assert parsed is not None
     if parsed.kind == p.JAL:
@@ -179,23 +200,32 @@ def quietly(code: bytes, address: int, to: int) -> Relocated | Refused:
 
 
 def return_to(at: int, goal: int) -> bytes:
-    """Return code at `at` that sets sepc = goal, and sstatus so that sret goes there, from t0,
-    which holds sstatus with interrupts as they are to be again. They are off already. Changes t0
-    and t1."""
+    """Return code for the address `at` that sets sepc = goal, and sstatus so that a later sret goes
+    there.
+
+    Interrupts must be off, and t0 must hold sstatus as it is to be after the sret. The code changes
+    t0 and t1.
+    """
     code = _set_status(e.T1, e.T0)
     return code + e.load_address(e.T0, at + len(code), goal, _GOAL) + e.csr_write(e.SEPC, e.T0)
 
 
 def _go_to(at: int, target: int) -> bytes:
-    """Return code that goes by sret to another address than return_to has set."""
+    """Return code for the address `at` that goes by sret to `target` instead of the address that
+    return_to() has set."""
     code = e.addi(e.SP, e.SP, -_ROOM) + e.c_sdsp(e.T0, 0)
     code += e.load_address(e.T0, at + len(code), target, _TARGET) + e.csr_write(e.SEPC, e.T0)
     return code + e.c_ldsp(e.T0, 0) + e.addi(e.SP, e.SP, _ROOM) + e.SRET
 
 
 def _set_status(temporary: int, status: int) -> bytes:
-    """Return code that sets sstatus = status, except that sret goes to supervisor mode with SIE as
-    it is in status, and interrupts are off until then."""
+    """Return code that sets sstatus = status with three exceptions: interrupts stay off, and a
+    later sret goes to supervisor mode and sets SIE as it is in status.
+
+    Args:
+        temporary: register that the code may change.
+        status: register that holds the value; the code changes it.
+    """
     return (
         e.andi(temporary, status, e.SIE)
         + e.slli(temporary, temporary, e.SPIE.bit_length() - e.SIE.bit_length())
@@ -207,7 +237,8 @@ def _set_status(temporary: int, status: int) -> bytes:
 
 
 def load(rd: int, at: int, value: int) -> bytes:
-    """Return code that sets rd = value, an address: by a distance if that reaches."""
+    """Return code at the address `at` that sets the register rd to `value`, an address: relative to
+    `at` if that reaches."""
     try:
         return e.load_address(rd, at, value)
     except OutOfReach:
@@ -215,14 +246,20 @@ def load(rd: int, at: int, value: int) -> bytes:
 
 
 def _move_indirect(parsed: p.Riscv64Instruction, after: int, to: int, dead: int) -> bytes:
-    """Move a jalr. dead: a dead register, or 0."""
+    """Return the displaced code of a jalr.
+
+    Args:
+        after: address after the original jalr.
+        to: address of the displaced code.
+        dead: number of a dead register, or 0.
+    """
     rd, rs1 = parsed.rd, parsed.rs1
     jump = e.jalr(e.X0, rs1, parsed.imm)
     if not rd:
         return jump
     if rd != rs1:
         return e.load_address(rd, to, after) + jump
-    # The register that it jumps by becomes the return address.
+    # The register that the jalr jumps by is also the link register.
     if dead:
         keep = e.move(dead, rs1)
         link = e.load_address(rd, to + len(keep), after)
@@ -238,7 +275,8 @@ def _move_indirect(parsed: p.Riscv64Instruction, after: int, to: int, dead: int)
 
 
 def leave(at: int, target: int, what: str = "the way back") -> bytes:
-    """Return code at `at` that goes to target and changes no register. Raises OutOfReach."""
+    """Return code for the address `at` that goes to `target` by sret and changes no register.
+    Raises OutOfReach beyond 2 GB, naming `what`."""
     head = _save()
     return head + e.load_address(e.T0, at + len(head), target, what) + _return_state() + _restore()
 
@@ -249,8 +287,8 @@ def _save() -> bytes:
 
 
 def _return_state() -> bytes:
-    """Return what return_to does with t0, for interrupts as they are now. They are off from here
-    on."""
+    """Return code that turns interrupts off, and sets sepc = t0 and sstatus so that a later sret
+    goes there with interrupts as they were. The code changes t0 and t1."""
     return (
         e.csr_read_clear_bits(e.T1, e.SSTATUS, e.SIE)
         + e.csr_write(e.SEPC, e.T0)

@@ -1,4 +1,5 @@
-"""Snippets (core/bodies.py): their registers for LLVM, and what they read and write.
+"""Snippets on riscv64 (core/bodies.py): the registers that LLVM may use in them, and analysis of
+which registers a snippet reads and writes.
 
 Source: RISC-V unprivileged specification, "RV32/64G Instruction Set Listings".
 
@@ -14,10 +15,10 @@ from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64.registers import NAMES
 
 RESULT = e.T0
-# Not ra, sp, gp and tp.
+# All but x0, ra, sp, gp and tp.
 _READABLE = range(5, 32)
 
-# Without compressed instructions every one names its registers in the same bits.
+# Without compressed instructions (-c), every instruction names its registers in the same bits.
 REGISTERS = SnippetRegisters(
     {n: f"x{n}" for n in _READABLE}, f"x{RESULT}", "-c,-zca", selects=False
 )

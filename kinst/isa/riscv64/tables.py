@@ -1,5 +1,5 @@
-"""Addresses that may be those of tables of computed jumps: every address that a pair of
-instructions makes.
+"""Search for addresses that may be those of jump tables (of switch statements) in riscv64 code:
+every address that a pair of instructions makes.
 
 Compilers make the address of a table by auipc (lui, in programs at low addresses) and addi, not
 always side by side. GCC's tables for switch have 32-bit distances from the table itself (riscv.md,
@@ -17,7 +17,7 @@ from kinst.core.instruction import Instruction, JumpTable
 from kinst.core.words import MASK
 from kinst.isa.riscv64.encode import signed
 
-_LOW = 1 << 31  # below it programs may be whose tables have 32-bit addresses
+_LOW = 1 << 31  # programs below this address may have tables of 32-bit addresses
 _NEAR = 8  # instructions from the upper part of an address to its lower part
 _AUIPC, _LUI, _ADDI = 0x17, 0x37, 0x13
 
@@ -42,7 +42,8 @@ def _addresses(instructions: Sequence[Instruction]) -> Iterator[int]:
 
 
 def _high(one: Instruction) -> int | None:
-    """Return the upper part of an address that auipc, lui or c.lui makes, or None."""
+    """Return the upper part of the address that an auipc, lui or c.lui makes; None for other
+    instructions."""
     word = int.from_bytes(one.code, "little")
     if word & 0x7F in (_AUIPC, _LUI):
         start = one.address if word & 0x7F == _AUIPC else 0
@@ -53,7 +54,8 @@ def _high(one: Instruction) -> int | None:
 
 
 def _added(code: bytes, register: int) -> int | None:
-    """Return what addi or c.addi adds to this register; None for another instruction."""
+    """Return the number that an addi or c.addi adds to a register; None for other instructions or
+    registers."""
     word = int.from_bytes(code, "little")
     if word & 0x707F == _ADDI and word >> 15 & 31 == register:
         return signed(word >> 20, 12)

@@ -1,8 +1,8 @@
-"""Addresses that code may lead to, whatever halfwords its instructions begin at.
+"""Search for addresses that riscv64 code may lead to, whatever halfwords its instructions begin at.
 
-Finds direct branches, and addresses that two neighbouring instructions make: those of all real
-instructions, and some that are none. Source: RISC-V unprivileged specification, "Control Transfer
-Instructions" and "RVC Instruction Set Listings".
+It finds direct branches, and addresses that two neighbouring instructions make: those of all real
+instructions, and some inside other instructions. Source: RISC-V unprivileged specification,
+"Control Transfer Instructions" and "RVC Instruction Set Listings".
 
 Tested by tests/isa/test_what_leads_where.py.
 """
@@ -40,8 +40,12 @@ def branches(code: bytes, address: int) -> tuple[U64, U64]:
 
 
 def _found(halves: I64) -> Iterator[tuple[I64, I64]]:
-    """Yield (where, where to), as offsets in bytes. The last halfwords are only operands of earlier
-    ones."""
+    """Yield possible branches and addresses in code, as arrays (offset of the instruction, offset
+    that it leads to), in bytes.
+
+    Args:
+        halves: the code in halfwords; the last ones are only operands of earlier instructions.
+    """
     low = halves[: -_LONGEST // 2]
     for which, places, bits in (
         (low & 0xE003 == 0xA001, _CJ, 12),

@@ -1,13 +1,15 @@
-"""The whole trampoline: the probe's work, then the displaced instruction, then the way back.
+"""Code of a whole riscv64 trampoline: the probe's work, then the displaced instruction, then the
+way back.
 
-Counting alone is one amoadd.d for each counter (inline.py has other work without a frame), by two
-registers that are dead at the site or saved around it.
+Counting alone is one amoadd.d for each counter (inline.py makes other work that needs no frame), by
+two registers that are dead at the site or saved around it.
 
 A call is in the C convention (LLVM's preserve-most convention on this ISA restores a0 over the
-result): the registers that a C function may change are saved, and of the others those that the
-clauses read. Interrupts are off from before the first call until after the last (sstatus.SIE), and
-then as they were, or off up to the way back if the instruction allows it (relocate.py, "The short
-way back"). The stack is 16-byte aligned at every instruction (RISC-V psABI).
+result). The registers that a C function may change are saved, and of the other registers those that
+the clauses read. Interrupts are off from before the first call until after the last (sstatus.SIE).
+Then they become what they were, or stay off up to the way back if the instruction allows that
+(relocate.py, "The short way back"). The stack is 16-byte aligned at every instruction (RISC-V
+psABI).
 """
 
 from __future__ import annotations
@@ -30,11 +32,16 @@ _ROOM = 16
 def trampoline(
     site: Site, to: int, bodies: Sequence[Body], onward: Onward = UNCHAINED
 ) -> Relocated | Refused:
-    """Return the trampoline at `to` for a site. Refused if the instruction cannot be displaced or
-    something is more than 2 GB away.
+    """Return a site's trampoline at the address `to`. It is refused if the instruction cannot be
+    displaced, or if something is more than 2 GB away.
 
-    A head (Onward) begins with a jump over a way back to the site: once the jump is removed,
-    control takes that."""
+    A head (Onward.head) begins with a jump over a way back to the site: after unplanting has
+    removed the jump, control takes that way back.
+
+    Args:
+        bodies: the work, in order.
+        onward: where control goes on after the displaced instruction.
+    """
     head = b""
     if onward.head:
         way_back = relocate.leave(to + e.JAL_SIZE, site.address)
@@ -68,12 +75,12 @@ def _behind_head(
 
 
 def _work(site: Site, to: int, work: SiteWork, goal: int | None, free: int) -> bytes:
-    """Return the code of a site's work.
+    """Return the code at the address `to` for a site's work.
 
     Args:
-        goal: relocate.quiet_goal; if not None, interrupts are off and relocate.return_to has run at
-            the end, on every path.
-        free: dead registers, as bits.
+        goal: result of relocate.quiet_goal(); unless it is None, interrupts are off and the code of
+            relocate.return_to() has run at the end, on every path.
+        free: mask of the registers that are dead at the site.
     """
 
     def end(at: int) -> bytes:
@@ -91,7 +98,13 @@ def _work(site: Site, to: int, work: SiteWork, goal: int | None, free: int) -> b
 
 
 def _counts(to: int, bodies: Sequence[CountBody], goal: int | None, free: int = 0) -> bytes:
-    """Return code that only counts, without guards. goal, free: as in _work."""
+    """Return code at the address `to` that only counts, without guards.
+
+    Args:
+        goal: result of relocate.quiet_goal(); unless it is None, the code turns interrupts off and
+            ends with relocate.return_to().
+        free: mask of the registers that are dead at the site.
+    """
     increment = choose(free)
     spoiled = choose(free & ~(1 << increment))
     if bodies and goal is None and increment and spoiled:
@@ -117,8 +130,13 @@ def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
 
 
 def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: int | None) -> bytes:
-    """Return the code of bodies, at least one of them a call, in order, inside one frame. goal: as
-    in _work."""
+    """Return code at the address `to` that does calls and counting in order, inside one frame.
+
+    Args:
+        bodies: the work; at least one body is a call.
+        goal: result of relocate.quiet_goal(); unless it is None, the code leaves interrupts off and
+            ends with relocate.return_to().
+    """
     slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
     code = e.addi(e.SP, e.SP, -r.FRAME_SIZE)
     code += b"".join(e.c_sdsp(register, 8 * register) for register in r.CALLER_SAVED)
@@ -142,7 +160,8 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: in
 
 
 def _fill(at: int, slot: int, site: Site) -> bytes:
-    """Return code that stores a frame slot that is not saved anyway; t0 is free."""
+    """Return code that stores a register's value at the site in its frame slot, for a slot that is
+    not saved anyway; the code may change t0."""
     if slot == r.PC_SLOT:
         return relocate.load(e.T0, at, site.address) + e.c_sdsp(e.T0, 8 * slot)
     if slot == r.SP_SLOT:
