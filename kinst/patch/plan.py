@@ -555,8 +555,8 @@ class _TrampolineLayout:
             free: for each site, whether a counter can be changed there without saving anything.
 
         Returns:
-            For each site, the address that its patch leads to; and the stubs, or None if a stub
-            cannot be made.
+            For each site, the address that its patch leads to; and the stubs, or None if they
+            cannot be made or do not fit into memory.
         """
         entry = self.at.copy()
         kept = ~np.isin(counted.entered, list(self.refused))

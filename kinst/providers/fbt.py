@@ -55,12 +55,13 @@ def entry_site(function: Function, kernel: Kernel) -> Instruction | None:
 
 
 def entry_probe_site(function: Function, kernel: Kernel) -> Instruction | None:
-    """Return the instruction at which to plant a function's entry probe.
+    """Return the instruction at which to plant a function's entry probe; None if the function has
+    none.
 
     It is entry_site(). If the user leaves that instruction to the system's own tracer (-x
-    plant=no-callsite), it is the first instruction after the tracer's call site, which has no
-    effect. But if a branch in the function leads to that instruction, it is entry_site(), which
-    will be refused.
+    plant=no-callsite), it is the first instruction after the tracer's call site: the call site
+    itself has no effect. But if a branch in the function leads to that later instruction, it is
+    entry_site(), which will be refused.
     """
     first = entry_site(function, kernel)
     if first is None or not kernel.left([(first.address, len(first.code))])[0]:

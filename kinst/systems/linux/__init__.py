@@ -81,8 +81,8 @@ class _Linux:
         return None
 
     def lacks(self, name: str, elf: Elf) -> str:
-        """Return "": no part of D is missing in all Linux kernels. Facts about the running kernel
-        tell what that kernel was built without."""
+        """Return "" for every part of D. What all Linux kernels lack is in the dialect; what the
+        running kernel lacks, its facts tell."""
         return ""
 
     def of_file(self, elf: Elf) -> FileRules:

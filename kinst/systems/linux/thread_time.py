@@ -29,13 +29,14 @@ def _signed(value: int) -> int:
 def thread_time(
     kernel: LinuxMemory, btf: Btf, thread: Access, per_cpu_base: int, clock: Clock | None
 ) -> ThreadTime | None:
-    """Return the terms of the sum that is vtimestamp; None if the scheduler's clock does not count
-    the cycles that `clock` converts.
+    """Return the terms of the sum that is vtimestamp. Return None if the kernel has no clock that
+    counts cycles, or if the scheduler's clock does not count the same cycles.
 
     Args:
         thread: how the current thread's address is found.
         per_cpu_base: the per-CPU base of any CPU.
-        clock: how the kernel converts cycles to nanoseconds.
+        clock: how the kernel converts cycles to nanoseconds; None if it has no clock that counts
+            cycles.
     """
     if clock is None:
         return None
