@@ -91,8 +91,8 @@ def asks_caller(program: typed.TypedProgram) -> bool:
 
 
 def looks_at_user(expr: typed.Expr) -> bool:
-    """Return whether evaluating the expression reads the user-mode registers, stack or addresses of
-    the current process.
+    """Return whether the value of the expression comes from the user mode of the current process:
+    from its registers, its stack or an address in it.
     """
     if isinstance(expr, typed.Builtin):
         return expr.name in ("ucaller", "ustackdepth")

@@ -126,8 +126,8 @@ class CodeMachine:
 
 
 def parents_of(facts: Facts | None) -> tuple[int, int]:
-    """Return CodeMachine.parents, which are the two offsets by which the kernel's ppid is read; (0,
-    0) if they are not known.
+    """Return the offsets in a task by which the kernel's ppid is read: of the address of the
+    parent's task, and of the process id.  (0, 0) if they are not known.
     """
     access = facts.builtins.get("ppid") if facts else None
     if access is None or len(access.offsets) != 2:
@@ -140,8 +140,8 @@ def target_machine(
 ) -> CodeMachine:
     """Describe a CPU of the traced kernel as a machine to generate code for.
 
-    No clause can run in the target without the CPU's number and a read function that cannot fault.
-    Raises KinstError if the system does not know either.
+    Raises KinstError if the system cannot supply the CPU's number or a read function that cannot
+    fault: no clause can run in the target without them.
     """
     if "cpu" not in facts.builtins:
         raise KinstError(
@@ -181,7 +181,7 @@ def host_machine(
     """Describe kinst's own process as a machine to generate code for.
 
     Args:
-        isa: the traced kernel's ISA, which the frames of saved registers belong to.
+        isa: the traced kernel's ISA, which defines the frames of saved registers.
         scratch: layout of scratch memory.
         base: address of scratch in kinst's process.
         nofault_read: native address of a callback that reads the target's memory.

@@ -156,8 +156,8 @@ def _initialize() -> None:
 
 @cache
 def _set_options(options: tuple[str, ...]) -> None:
-    """Set LLVM's command line options.  The cache makes sure that each is set once: LLVM ends the
-    process if an option is set a second time.
+    """Set LLVM's command line options, at most once: LLVM ends the process if an option is set a
+    second time, so the function is cached.
     """
     for option in options:
         llvm.set_option("kinst", option)
@@ -285,8 +285,8 @@ def _module(ir: str, triple: str, features: str, *, jit: bool) -> tuple[Any, Any
 
 @lru_cache(maxsize=8)
 def _object_code(ir: str, triple: str, features: str) -> ObjectCode:
-    """Compile LLVM assembly to machine code for a traced kernel.  The cache serves clients that
-    trace one program again and again on an open machine.
+    """Compile LLVM assembly to machine code for a traced kernel.  Results are cached for clients
+    that trace one program again and again on an open machine.
     """
     return aside(partial(_emitted, ir, triple, features))
 
@@ -353,8 +353,8 @@ def compile_target(wanted: ProgramEntries, machine: CodeMachine, address: int) -
 
 
 def _engine(ir: str, triple: str, features: str) -> Any:
-    """Compile LLVM assembly for kinst's own process.  Return LLVM's execution engine, which keeps
-    the code in memory while the engine lives.
+    """Compile LLVM assembly for kinst's own process; return LLVM's execution engine, which owns the
+    compiled code.
     """
     module, target = _module(ir, triple, features, jit=True)
     engine = llvm.create_mcjit_compiler(module, target)

@@ -189,7 +189,7 @@ def _write_fault(firing: Firing, following: str, error: IrFunction | None) -> No
 def write_error(unit: Unit, site: int, clauses: Sequence[typed.Clause]) -> IrFunction:
     """Return the LLVM function error(frame, cpu, epid, action << 8 | kind, value, time), which
     stores a fault in the CPU's state page and runs the clauses of dtrace:::ERROR.  The function
-    returns the firing's timestamp, which it may have read first.
+    returns the firing's timestamp.
 
     Args:
         unit: the LLVM module under construction.

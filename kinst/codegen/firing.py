@@ -261,8 +261,9 @@ def read_access(code: IrFunction, machine: CodeMachine, access: Access) -> Lower
 
 
 def _start(code: IrFunction, machine: CodeMachine, access: Access) -> IrValue:
-    """Emit LLVM IR that reads the address (or, if `access` has no offsets, the value) that the
-    offsets of `access` start from; return it.  Raises KinstError if the machine cannot read it.
+    """Emit LLVM IR that reads the base address to which the offsets of `access` are added or, if
+    `access` has no offsets, the value itself; return the result.  Raises KinstError if the machine
+    has no such base.
     """
     per_cpu = machine.per_cpu
     if access.thread:
@@ -293,8 +294,8 @@ def current_thread(firing: Firing) -> IrValue:
 
 
 def context_word(firing: Firing, index: int) -> IrValue:
-    """Return the address of the CONTEXT_* word with this index, which is after the frame on the
-    host.
+    """Return the address of the CONTEXT_* word with this index.  On the host, these words follow
+    the frame.
     """
     return firing.code.add(firing.frame, 8 * (firing.unit.machine.frame_slots + index))
 

@@ -1,10 +1,11 @@
 """LLVM IR of the functions that the kernel calls through hooks: in its breakpoint handler, in its
 exception table search, and in the interrupt that samples CPUs.
 
-The first two look an address up in a hash table in the traps area of scratch.  The area starts with
-a directory of two tables, traps and then copies; for each table the directory has the u64 address
-of the entries, the u64 number of entries minus one, and a u64 shift.  An entry is (u64 address, u64
-value); address 0 marks a free entry.  An area of zeros is a valid, empty directory.
+The functions of the breakpoint handler and of the exception table search look an address up in a
+hash table in the traps area of scratch.  The area starts with a directory of two tables, traps and
+then copies; for each table the directory has the u64 address of the entries, the u64 number of
+entries minus one, and a u64 shift.  An entry is (u64 address, u64 value); address 0 marks a free
+entry.  An area of zeros is a valid, empty directory.
 
 Tested by tests/codegen/test_target_code.py.
 """
@@ -40,9 +41,10 @@ def _fill(table: U64, pairs: Pairs, bits: int) -> None:
     """Store pairs in an empty hash table of 2**bits entries.
 
     Each pair goes to the entry of its hash or, if this entry is taken, to the first free entry
-    after it (linear probing).  If the pairs are sorted by hash, that is the later of two entries:
-    the entry of the pair's own hash, and the entry after the previous pair's.
+    after it (linear probing).
     """
+    # In the order of their hashes, each pair goes to the later of two entries: the entry of its
+    # hash, and the entry after the previous pair's.
     hashes = (pairs.first * np.uint64(GOLDEN) >> np.uint64(64 - bits)).astype(np.int32)
     order = np.argsort(hashes, kind="stable").astype(np.int32)
     steps = np.arange(len(order), dtype=np.int32)

@@ -26,7 +26,7 @@ class Snippets:
     """The compiled snippets of a program.
 
     Attributes:
-        found: each snippet by its purpose; an expression that is not pure has none.
+        found: each snippet by its purpose; there is no snippet for an expression that is not pure.
     """
 
     found: Mapping[_Purpose, Snippet | None]
@@ -89,8 +89,8 @@ def snippets_of(
 def keyed_count(
     program: typed.TypedProgram, clauses: tuple[int, ...]
 ) -> typed.AggregateAction | None:
-    """Return the aggregating action that a probe's clauses consist of; None if the probe has
-    several clauses or actions, or another action.
+    """Return the only action of a probe's only clause, if it is an aggregating action; None for any
+    other clauses.
     """
     actions = program.clauses[clauses[0]].actions
     if len(clauses) == len(actions) == 1 and isinstance(actions[0], typed.AggregateAction):

@@ -41,7 +41,9 @@ _OPERATORS = frozenset(INFIX) - {","}
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A part of a statement without aggregations, whose value the statement's END clause traces."""
+    """A term of a TEST condition that has no aggregation. The condition's END clause traces its
+    value.
+    """
 
     number: int  # index among the values that the END clause traces
     text: str  # the part's text in D
@@ -53,7 +55,9 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The term $status: the exit status of the trace, which is in general its command's."""
+    """A term of a TEST condition: $status, the exit status of the trace (in general, of its
+    command).
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A term that means one entry of an aggregation, or all its entries."""
+    """A term of a TEST condition: one entry of an aggregation, or all its entries."""
 
     name: str
     key: tuple[Term, ...] | None  # key of the entry; None for all entries
@@ -73,7 +77,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A term that applies an operator to terms."""
+    """A term of a TEST condition: an operator and its operands, which are terms as well."""
 
     # D's operator; "?:" with three operands; or COMPUTED: the first operand is the operation's
     # value as D has computed it, and the other operands are shown in messages.
@@ -125,7 +129,7 @@ class TestFile:
 
 
 def terms(term: Term) -> Iterator[Term]:
-    """Yield a term and all its operands and keys, recursively."""
+    """Yield a term of a TEST condition and all its operands and keys, recursively."""
     yield term
     parts = term.operands if isinstance(term, Operation) else ()
     if isinstance(term, Rows):
@@ -254,8 +258,8 @@ class _TestReader:
 
 
 class _Lowering:
-    """Converter of a condition's syntax tree to a term. It appends the text of each part that D
-    computes to `reads`.
+    """Converter of a TEST condition's syntax tree to a term. It appends the D text of each part
+    that D computes to `reads`.
     """
 
     def __init__(self, reads: list[str]) -> None:

@@ -115,7 +115,7 @@ class Variable:
     """A variable of a D program."""
 
     name: str  # with self-> or this->
-    type: DType  # of the variable, or of one element
+    type: DType  # type of the variable or, for an array, of one element
     index: int
     scope: str = "global"  # "global", "self" (one for each thread) or "this" (one for each firing)
     keys: tuple[DType, ...] = ()  # types of an associative array's keys
@@ -174,9 +174,9 @@ class KeyedRead(Expr):
 class KeyedAssign(Expr):
     """The assignment variable[keys] = value; its result is the value.
 
-    An OldValue in `value` stands for the element's value before the assignment. If KeyedAssigns are
-    nested, it belongs to the innermost KeyedAssign around it. So a compound assignment computes its
-    keys only once.
+    An OldValue in `value` stands for the element's value before the assignment, so that a compound
+    assignment computes its keys only once. If KeyedAssigns are nested, the OldValue belongs to the
+    innermost KeyedAssign around it.
     """
 
     variable: Variable

@@ -27,8 +27,8 @@ _Kind = TypeVar("_Kind")
 
 
 class _Parts(dict[type, tuple[str, ...] | None]):
-    """The names of those fields of each class of nodes that may hold other nodes, by class; None
-    for a class that is not a node (types, variables, spans).
+    """Map from each class of nodes to the names of its fields that may hold other nodes; None for a
+    class that is not a node (types, variables, spans).
     """
 
     def __missing__(self, kind: type) -> tuple[str, ...] | None:

@@ -1,5 +1,5 @@
-"""Flow graph of a function and its .cold parts, in which inlined copies begin and end between
-nodes.
+"""Flow graph of a function and its .cold parts, with a node boundary wherever an inlined copy
+begins or ends.
 
 A node is a basic block: control enters it only at its first instruction. The rules for edges:
 
@@ -60,12 +60,14 @@ class Graph:
         alone: Collection[int],
         dead_ends: Collection[int],
     ) -> None:
-        """Args:
-        kernel: the kernel.
-        parts: the function, then its .cold parts.
-        cuts: addresses at which a node must begin.
-        alone: those of the cuts whose node must have only one instruction.
-        dead_ends: addresses of functions that never return.
+        """Build the flow graph of a function.
+
+        Args:
+            kernel: the kernel.
+            parts: the function, then its .cold parts.
+            cuts: addresses at which a node must begin.
+            alone: those of the cuts whose node must have only one instruction.
+            dead_ends: addresses of functions that never return.
         """
         self.parts = tuple(parts)
         self._dead_ends = dead_ends

@@ -192,8 +192,8 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
 def _exits(
     inside: Collection[int], entry: int, graph: Graph, refused: Callable[[int], bool]
 ) -> tuple[list[CopyExit], list[int]]:
-    """Return the exits from these nodes, and those of the nodes that have an exit without a
-    possible site.
+    """Return the exits from these nodes, and the nodes from which control can leave although no
+    site can be planted for it.
 
     Args:
         inside: the nodes of the copy.

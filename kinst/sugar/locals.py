@@ -401,8 +401,8 @@ def _value(local: Local) -> str:
 
 
 def _member(local: Local, name: str) -> Local:
-    """Return a member of a local variable, a structure that is not in memory, as a variable. Raises
-    KinstError.
+    """Return a member of a local variable as a variable of its own. The local variable is a
+    structure that is not in memory. Raises KinstError.
     """
     if not isinstance(local.type, StructType):
         raise KinstError(f"{local.name} is no structure")

@@ -122,8 +122,8 @@ def _constant_entry(
 
 
 def _key(firing: Firing, key: typed.Expr) -> IrValue | Text | typed.Expr:
-    """Lower a key expression and return its value.  For stack(), sym() and the like, which are
-    stored without a value in between, return the expression itself.
+    """Emit LLVM IR that evaluates a key; return its value.  If the key is stack(), sym() or the
+    like, return the expression itself, whose value store_data() writes directly to memory.
     """
     return (
         key if isinstance(key, typed.RecordedStack | typed.RecordedSymbol) else lower(firing, key)
@@ -173,9 +173,9 @@ def _hash(code: IrFunction, keys: IrValue, size: IrValue) -> IrValue:
 
 
 def _find_entry(unit: Unit, name: str) -> IrFunction:
-    """Return the helper find_entry(table, keys, key words, data words, entry size, mask).
+    """Return the LLVM function find_entry(table, keys, key words, data words, entry size, mask).
 
-    The helper returns the address of the entry with these keys.  If there is no such entry, the
+    The function returns the address of the entry with these keys.  If there is no such entry, the
     helper makes one with zeros as data and returns its address plus 1.  It returns 0 if PROBE_LIMIT
     entries belong to other keys.
     """

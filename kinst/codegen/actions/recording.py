@@ -106,7 +106,7 @@ class Reserved:
 
 
 def reserve(firing: Firing, size: int, dropped: str) -> Reserved:
-    """Emit LLVM IR that reserves `size` bytes in this CPU's ring; return where.
+    """Emit LLVM IR that reserves `size` bytes in this CPU's ring; return the reserved bytes.
 
     The consumer sees the record only after commit().  If the ring has no room, the emitted code
     counts a drop and jumps to the label `dropped`.  A record that would wrap around begins at the

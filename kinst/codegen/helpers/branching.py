@@ -79,8 +79,8 @@ def byte_of(code: IrFunction, start: IrValue, index: IrValue) -> IrValue:
 
 
 def copy_bytes(code: IrFunction, at: IrLocal, to: IrValue, source: IrValue, size: IrValue) -> None:
-    """Emit a loop that copies source[at] to to[at] for each `at` from the variable's present value
-    up to `size`, exclusive.
+    """Emit a loop that copies bytes from `source` to `to`, both at the offset `at`.  The loop
+    advances the variable `at` from its present value to `size`.
     """
     loop(
         code,
@@ -90,8 +90,8 @@ def copy_bytes(code: IrFunction, at: IrLocal, to: IrValue, source: IrValue, size
 
 
 def copy_words(code: IrFunction, at: IrLocal, to: IrValue, source: IrValue, size: IrValue) -> None:
-    """Emit a loop that copies words of 8 bytes from source + at to `to` + at, while the variable
-    `at` is below `size`, a multiple of 8.
+    """Emit a loop that copies words of 8 bytes from `source` to `to`, both at the byte offset `at`.
+    The loop advances the variable `at` from its present value to `size`, a multiple of 8.
     """
 
     def word() -> None:

@@ -269,8 +269,8 @@ def call_obtain(firing: Firing, layout: DynamicLayout, key: IrValue) -> IrValue:
     """Emit a call that looks up a dynamic variable's entry and makes the entry if it is missing;
     return the entry's address.
 
-    The first word of a new entry's value is 0.  If the table has no room, the helper counts a drop
-    and returns 0.
+    The first word of a new entry's value is 0.  If the table has no room, the emitted code counts a
+    drop and returns 0.
 
     Args:
         key: the key if it is one word, else its address.
@@ -307,7 +307,7 @@ def call_remove(firing: Firing, layout: DynamicLayout, key: IrValue) -> None:
 
 
 def _write_find(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
-    """Return the helper find(key), which returns the address of the key's entry, or 0."""
+    """Return the LLVM function find(key), which returns the address of the key's entry, or 0."""
     code = unit.function(name, 1)
     table = DynamicTable(unit, layout, code)
     _, entry = table.search(*table.hash(), "missing")
@@ -318,7 +318,7 @@ def _write_find(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
 
 
 def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
-    """Return the helper remove(key), which frees the key's entry, or does nothing if there
+    """Return the LLVM function remove(key), which frees the key's entry, or does nothing if there
     is none.
     """
     code = unit.function(name, 1, 0)
@@ -337,8 +337,8 @@ def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
 
 
 def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
-    """Return the helper obtain(key, address of the state page), which finds or makes the key's
-    entry and returns its address; 0 if the table has no room or its lock is busy.
+    """Return the LLVM function obtain(key, address of the state page), which finds or makes the
+    key's entry and returns its address; 0 if the table has no room or its lock is busy.
     """
     code = unit.function(name, 2)
     table = DynamicTable(unit, layout, code)

@@ -26,15 +26,16 @@ from kinst.core.words import MASK
 
 
 def read_helper(unit: Unit) -> IrFunction:
-    """Return the helper read(dst, src, size), which copies bytes of the traced kernel and returns
-    0, or another value if some of the bytes cannot be read.
+    """Return the LLVM function read(dst, src, size), which copies bytes of the traced kernel and
+    returns 0, or another value if some of the bytes cannot be read.
     """
     return unit.helper("read", _write_read)
 
 
 def _write_read(unit: Unit, name: str) -> IrFunction:
-    """Return the helper read(dst, src, size), which calls the kernel's no-fault read.  The helper
-    has the machine's calling convention, which saves more registers than the C function's.
+    """Return the LLVM function read(dst, src, size), which calls the kernel's no-fault read.  The
+    function has the machine's calling convention, which saves more registers than a C function
+    saves.
     """
     code = unit.function(name, 3)
     _leave_with_scratch(unit, code, *code.params)
@@ -77,7 +78,7 @@ def _leave_with_scratch(
     unit: Unit, code: IrFunction, dst: IrValue, src: IrValue, size: IrValue
 ) -> None:
     """Emit LLVM IR that, if all bytes from src are in scratch, copies them and returns 0 from the
-    helper.
+    function under construction.
 
     The host has no other way to read scratch.
     """
@@ -99,7 +100,7 @@ def _leave_with_scratch(
 
 def read(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
     """Emit a call that copies `size` bytes from any address of the traced kernel; return its
-    result, which is 0, or another value if the copy failed.
+    result, which is 0 on success and another value on failure.
     """
     return firing.code.call(read_helper(firing.unit), (to, source, size))
 
@@ -131,8 +132,8 @@ BUFFER = 128  # bytes of a helper's buffer, on the stack that the probe fires on
 
 
 def user_of(unit: Unit) -> UserMemory:
-    """Return how code on this machine accesses the current process's memory.  Raises KinstError if
-    no kernel function for it is known.
+    """Return the functions by which code on this machine accesses the current process's memory.
+    Raises KinstError if no such functions are known.
     """
     if unit.machine.user is None:
         raise KinstError(
@@ -142,8 +143,8 @@ def user_of(unit: Unit) -> UserMemory:
 
 
 def _leave_without_user(unit: Unit, code: IrFunction) -> None:
-    """Emit LLVM IR that returns 1 (failure) from the helper if the current thread is a kernel
-    thread, which has no user memory.
+    """Emit LLVM IR that returns 1 (failure) from the function under construction if the current
+    thread is a kernel thread, which has no user memory.
     """
     access = user_of(unit).mm
     if access is not None and not unit.machine.host:
@@ -165,7 +166,8 @@ def _copy_between(code: IrFunction, to: IrValue, source: IrValue, size: IrValue)
 def _call_kernel(
     code: IrFunction, function: int, to: IrValue, source: IrValue, size: IrValue
 ) -> None:
-    """Emit a call of one of the kernel's copy functions; if the call fails, the helper returns 1.
+    """Emit a call of one of the kernel's copy functions; if the call fails, the function under
+    construction returns 1.
 
     Args:
         function: address of the kernel's function.
@@ -178,12 +180,13 @@ _Piece = Callable[[IrFunction, IrValue, IrValue, IrValue, IrValue], None]
 
 
 def _in_pieces(unit: Unit, name: str, piece: _Piece) -> IrFunction:
-    """Return the helper NAME(dst, src, size), which copies in pieces of at most BUFFER bytes and
-    returns 0, or another value on failure.  On a host without user memory the helper always fails.
+    """Return the LLVM function NAME(dst, src, size), which copies in pieces of at most BUFFER bytes
+    and returns 0 on success and another value on failure.  On a host without user memory the
+    function always fails.
 
     Args:
         unit: the LLVM module under construction.
-        name: name of the helper.
+        name: name of the function.
         piece: piece(code, buffer, dst, src, length) emits the copy of one piece.
     """
     code = unit.function(name, 3)
@@ -207,7 +210,7 @@ def _in_pieces(unit: Unit, name: str, piece: _Piece) -> IrFunction:
 
 
 def _write_read_user(unit: Unit, name: str) -> IrFunction:
-    """Return the helper read_user(dst, src, size), which copies from the current process's
+    """Return the LLVM function read_user(dst, src, size), which copies from the current process's
     memory.
     """
 
@@ -221,15 +224,15 @@ def _write_read_user(unit: Unit, name: str) -> IrFunction:
 
 
 def user_helper(unit: Unit) -> IrFunction:
-    """Return the helper read_user(dst, src, size), which copies from the current process's memory
-    and returns 0, or another value on failure.
+    """Return the LLVM function read_user(dst, src, size), which copies from the current process's
+    memory and returns 0 on success and another value on failure.
     """
     return unit.helper("read_user", _write_read_user)
 
 
 def read_user(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
     """Emit a call that copies `size` bytes from the current process's memory; return its result,
-    which is 0, or another value on failure.
+    which is 0 on success and another value on failure.
     """
     return firing.code.call(user_helper(firing.unit), (to, source, size))
 
@@ -249,7 +252,7 @@ def _writer(unit: Unit) -> int:
 
 
 def _write_write_user(unit: Unit, name: str) -> IrFunction:
-    """Return the helper write_user(dst, src, size), which copies to the current process's
+    """Return the LLVM function write_user(dst, src, size), which copies to the current process's
     memory.
     """
 
@@ -264,7 +267,7 @@ def _write_write_user(unit: Unit, name: str) -> IrFunction:
 
 def write_user(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
     """Emit a call that copies `size` bytes to the current process's memory; return its result,
-    which is 0, or another value on failure.
+    which is 0 on success and another value on failure.
     """
     return firing.code.call(firing.unit.helper("write_user", _write_write_user), (to, source, size))
 
@@ -279,7 +282,7 @@ def allocate_zeros(firing: Firing, size: IrValue) -> IrValue:
 
 
 def _clear(unit: Unit, name: str) -> IrFunction:
-    """Return the helper clear(dst, size), which stores zeros."""
+    """Return the LLVM function clear(dst, size), which stores zeros."""
     code = unit.function(name, 2, 0)
     dst, size = code.params
     at = code.local(64)
@@ -333,8 +336,8 @@ def clear_words(firing: Firing, to: IrValue, size: int) -> None:
 
 
 def _write_clear_words(unit: Unit, name: str) -> IrFunction:
-    """Return the helper clear_words(dst, size), which stores zeros.  The size is a multiple of 8
-    and not 0.
+    """Return the LLVM function clear_words(dst, size), which stores zeros.  The size is a multiple
+    of 8 and not 0.
     """
     code = unit.function(name, 2, 0)
     dst, size = code.params
@@ -358,8 +361,8 @@ def copy_scratch_words(firing: Firing, to: IrValue, source: IrValue, size: int) 
 
 
 def _write_copy_words(unit: Unit, name: str) -> IrFunction:
-    """Return the helper copy_words(dst, src, size), which copies words.  The size is a multiple of
-    8.
+    """Return the LLVM function copy_words(dst, src, size), which copies words.  The size is a
+    multiple of 8.
     """
     code = unit.function(name, 3, 0)
     dst, src, size = code.params

@@ -35,11 +35,11 @@ class PathCode(Protocol):
         ...
 
     def write_path(self, unit: Unit, name: str) -> IrFunction:
-        """Return the helper path(place, root, work, room), which stores the text of a path in the
-        `longest` bytes at `work`, and returns the address of the text's first byte.
+        """Return the LLVM function path(place, root, work, room), which stores the text of a path
+        in the `longest` bytes at `work`, and returns the address of the text's first byte.
 
         `place` and `root` are addresses of the kernel's structures for the path and for the
-        directory that the text starts from; root 0 means the topmost directory.  If the helper
+        directory that the text starts from; root 0 means the topmost directory.  If the function
         cannot read an address, it stores this address at `room` and returns 0.
         """
         ...

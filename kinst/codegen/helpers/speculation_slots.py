@@ -29,8 +29,8 @@ def new_speculation(firing: Firing) -> IrValue:
 
 
 def speculation_word(firing: Firing, name: str, number: IrValue) -> IrValue:
-    """Emit LLVM IR that performs speculate(), commit() or discard(); return the word to record for
-    it.
+    """Emit LLVM IR that performs speculate(), commit() or discard(); return the word that the
+    action's record holds.
 
     A number above nspec faults as an illegal operation.  If the speculation of a speculate() does
     not exist or has no room, the emitted code ends the clause: no later action runs and nothing is
@@ -55,7 +55,7 @@ def speculation_word(firing: Firing, name: str, number: IrValue) -> IrValue:
 
 
 def _new(unit: Unit, name: str) -> IrFunction:
-    """Return the helper new_speculation(state page), which takes a free slot and returns its
+    """Return the LLVM function new_speculation(state page), which takes a free slot and returns its
     number, or 0.
     """
     code = unit.function(name, 1)
@@ -89,7 +89,7 @@ def _slot(code: IrFunction, unit: Unit, slot: IrValue) -> IrValue:
 
 def _look_up(code: IrFunction, unit: Unit, identifier: IrValue) -> tuple[IrValue, IrValue, IrValue]:
     """Emit LLVM IR that looks up a speculation; return its slot's number, address and word.  If the
-    speculation is not in use, the helper returns 0.
+    speculation is not in use, the function under construction returns 0.
     """
     most = code.load(64, const(unit.machine.address(HEADER_NSPEC)))
     slot = code.op("sub", identifier, 1)
@@ -109,8 +109,8 @@ def _use(code: IrFunction, word: IrValue, identifier: IrValue) -> IrValue:
 
 
 def _end(unit: Unit, name: str) -> IrFunction:
-    """Return the helper end_speculation(number), which frees the speculation's slot and returns the
-    word to record, or 0 if the speculation is not in use.
+    """Return the LLVM function end_speculation(number), which frees the speculation's slot and
+    returns the word to record, or 0 if the speculation is not in use.
     """
     code = unit.function(name, 1)
     (identifier,) = code.params
@@ -123,8 +123,9 @@ def _end(unit: Unit, name: str) -> IrFunction:
 
 
 def _speculate(unit: Unit, name: str) -> IrFunction:
-    """Return the helper speculate(state page, number, bytes), which takes room for a record in a
-    speculation and returns the word to record; 0 if the speculation is not in use or has no room.
+    """Return the LLVM function speculate(state page, number, bytes), which takes room for a record
+    in a speculation and returns the word to record; 0 if the speculation is not in use or has no
+    room.
     """
     code = unit.function(name, 3)
     state, identifier, size = code.params

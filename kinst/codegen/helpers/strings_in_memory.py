@@ -16,27 +16,28 @@ PIECE = 64
 
 
 def _write_read_chars(unit: Unit, name: str) -> IrFunction:
-    """Return the helper read_chars(dst, src, size), which copies bytes of the traced kernel up to a
-    NUL, at most `size` bytes, and returns 0, or another value on failure.
+    """Return the LLVM function read_chars(dst, src, size), which copies bytes of the traced kernel
+    up to a NUL, at most `size` bytes, and returns 0 on success and another value on failure.
     """
     return _write_string_reader(unit, name, read_helper(unit), cut=False)
 
 
 def _write_read_string(unit: Unit, name: str) -> IrFunction:
-    """Return the helper read_string(dst, src, size), which copies a string of the traced kernel, at
-    most `size` bytes with a NUL as the last byte, and returns 0, or another value on failure.
+    """Return the LLVM function read_string(dst, src, size), which copies a string of the traced
+    kernel, at most `size` bytes with a NUL as the last byte, and returns 0 on success and another
+    value on failure.
     """
     return _write_string_reader(unit, name, read_helper(unit), cut=True)
 
 
 def _write_string_reader(unit: Unit, name: str, reader: IrFunction, cut: bool) -> IrFunction:
-    """Return the helper NAME(dst, src, size), which copies bytes up to a NUL, at most `size` bytes,
-    and returns 0, or another value on failure.
+    """Return the LLVM function NAME(dst, src, size), which copies bytes up to a NUL, at most `size`
+    bytes, and returns 0 on success and another value on failure.
 
     Args:
         unit: the LLVM module under construction.
-        name: name of the helper.
-        reader: the helper reader(dst, src, size) that copies bytes.
+        name: name of the function.
+        reader: the LLVM function reader(dst, src, size) that copies bytes.
         cut: whether a string that is too long gets a NUL as its last byte.
     """
     code = unit.function(name, 3)
@@ -127,9 +128,9 @@ def _has_zero(code: IrFunction, word: IrValue) -> IrValue:
 
 
 def _copy_bounded(unit: Unit, name: str) -> IrFunction:
-    """Return the helper copy_bounded(dst, src, most, fill), which copies up to a NUL, at most
-    `most` bytes.  The helper adds one NUL, and further NULs until `fill` bytes are stored in all.
-    It reads no byte from src + most on.
+    """Return the LLVM function copy_bounded(dst, src, most, fill), which copies up to a NUL, at
+    most `most` bytes.  The function adds one NUL, and further NULs until `fill` bytes are stored in
+    all. It reads no byte from src + most on.
     """
     code = unit.function(name, 4, 0)
     dst, src, most, fill = code.params
@@ -181,7 +182,9 @@ def _copy_bounded(unit: Unit, name: str) -> IrFunction:
 
 
 def copy_string_helper(unit: Unit) -> IrFunction:
-    """Return the helper copy_bounded(dst, src, most, fill), which copies a string and adds NULs."""
+    """Return the LLVM function copy_bounded(dst, src, most, fill), which copies a string and adds
+    NULs.
+    """
     return unit.helper("copy_bounded", _copy_bounded)
 
 
@@ -198,8 +201,8 @@ def copy_text(firing: Firing, text: Text, to: IrValue, size: int, pad: bool = Fa
 
 
 def _compare_strings(unit: Unit, name: str) -> IrFunction:
-    """Return the helper compare_strings(a, b, a's bound, b's bound), which returns a number below,
-    at or above 0 as strcmp(3) does.  Bytes are unsigned.
+    """Return the LLVM function compare_strings(a, b, a's bound, b's bound), which returns a number
+    below, at or above 0 as strcmp(3) does.  Bytes are unsigned.
     """
     code = unit.function(name, 4)
     a, b, a_bound, b_bound = code.params
@@ -245,15 +248,16 @@ def _bound(firing: Firing, text: Text) -> IrValue:
 
 
 def _read_user_string(unit: Unit, name: str) -> IrFunction:
-    """Return the helper read_user_string(dst, src, size), which copies a string of the current
-    process, at most `size` bytes with its NUL, and returns 0, or another value on failure.
+    """Return the LLVM function read_user_string(dst, src, size), which copies a string of the
+    current process, at most `size` bytes with its NUL, and returns 0 on success and another value
+    on failure.
     """
     return _write_string_reader(unit, name, user_helper(unit), cut=True)
 
 
 def read_user_string(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
     """Emit a call that copies a string of the current process, at most size - 1 bytes and a NUL;
-    return its result, which is 0, or another value on failure.
+    return its result, which is 0 on success and another value on failure.
     """
     helper = firing.unit.helper("read_user_string", _read_user_string)
     return firing.code.call(helper, (to, source, size))

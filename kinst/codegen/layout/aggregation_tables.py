@@ -68,7 +68,7 @@ def magnitudes(params: tuple[int, ...]) -> tuple[tuple[Magnitude, ...], int]:
 
 
 def data_words(function: AggFunction) -> int:
-    """Return the number of u64 words of data of an aggregation's entry (core/records.py).
+    """Return how many u64 words of data each entry of an aggregation's table has (core/records.py).
 
     Raises KinstError if the function's parameters make no buckets (the checker refuses such
     parameters).
@@ -261,9 +261,9 @@ class EntryShape:
         return self.entries * self.entry_size
 
     def slots(self, program: typed.TypedProgram) -> int:
-        """Return the number of counter slots of the aggregation (AggregationLayout.slots); 0 unless
-        it is a count() by one integer key and some clause does nothing but count a key that may be
-        pure.
+        """Return the number of counter slots of the aggregation (AggregationLayout.slots).  It is 0
+        if trampolines cannot count by themselves: they can if the aggregation is a count() by one
+        integer or pointer key, and a clause does nothing else and its key may be pure.
         """
         types = self.aggregation.keys
         if self.constant or self.aggregation.function.name != "count" or len(types) != 1:

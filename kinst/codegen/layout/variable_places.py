@@ -82,7 +82,7 @@ def place(
 
 @dataclass(frozen=True, slots=True)
 class VariableOffsets:
-    """Offsets of the variables that are not dynamic.
+    """Offsets of the D variables that are not dynamic, and the sizes of their areas.
 
     Attributes:
         offsets: see ProgramLayout.

@@ -40,8 +40,8 @@ def bcopy(firing: Firing, args: Args) -> Lowered:
 
 
 def _fill_zeros(unit: Unit, name: str) -> IrFunction:
-    """Return the helper fill_zeros(dst, size, byte), which replaces each 0 in `size` bytes by
-    `byte`.
+    """Return the LLVM function fill_zeros(dst, size, byte), which replaces each 0 in `size` bytes
+    by `byte`.
     """
     code = unit.function(name, 3, 0)
     dst, size, byte = code.params
@@ -58,8 +58,9 @@ def _fill_zeros(unit: Unit, name: str) -> IrFunction:
 
 @subroutine("string memstr(void *, char, size_t)")
 def memstr(firing: Firing, args: Args) -> Lowered:
-    """Emit LLVM IR that makes a string of `size` bytes in which each 0 is replaced by the given
-    character. As in FreeBSD, a NUL replaces the last byte, and size 0 gives NULL.
+    """Emit LLVM IR of memstr(address, character, size); return a string of the `size` bytes at the
+    address in which the character replaces each 0.  As in FreeBSD, a NUL replaces the last byte,
+    and size 0 gives NULL.
     """
     code = firing.code
     strsize = firing.unit.layout.strsize
@@ -137,8 +138,8 @@ def copyout(firing: Firing, args: Args) -> Lowered:
 
 @subroutine("void copyoutstr(const char *, uintptr_t, size_t)", destructive=True)
 def copyoutstr(firing: Firing, args: Args) -> Lowered:
-    """Emit LLVM IR that copies a string and its NUL, at most `size` bytes, to the traced
-    process.
+    """Emit LLVM IR of copyoutstr(string, address, size), which copies a string and its NUL, at most
+    `size` bytes, to the traced process.
     """
     code = firing.code
     source, to, size = pointer(firing, args[0]), number(firing, args[1]), number(firing, args[2])
@@ -152,8 +153,8 @@ def copyoutstr(firing: Firing, args: Args) -> Lowered:
 
 @subroutine("uintptr_t *memref(void *, size_t)")
 def memref(firing: Firing, args: Args) -> Lowered:
-    """Emit LLVM IR that stores the address and the size in 16 bytes of the clause's memory; return
-    their address.
+    """Emit LLVM IR of memref(address, size), which stores the address and the size in 16 bytes of
+    the clause's memory; return the address of these bytes.
     """
     address, size = pointer(firing, args[0]), number(firing, args[1])
     pair = firing.allocate(const(16))

@@ -40,8 +40,8 @@ def _hex_digit(code: IrFunction, byte: IrValue) -> IrValue:
 
 
 def _skip(skipped: Callable[[IrFunction, IrValue], IrValue], unit: Unit, name: str) -> IrFunction:
-    """Return the helper NAME(text, bound, at), which returns the index of the first byte, from
-    index `at` on, that fails a test.
+    """Return the LLVM function NAME(text, bound, at), which returns the index of the first byte,
+    from index `at` on, that fails a test.
 
     Args:
         skipped: emits the test of a byte and returns an i1.
@@ -64,8 +64,8 @@ def _blank(code: IrFunction, byte: IrValue) -> IrValue:
 
 
 def _in_name(code: IrFunction, byte: IrValue) -> IrValue:
-    """Emit LLVM IR that tests whether a byte belongs to a name or an index in a path, rather than
-    separating or ending them; return an i1.
+    """Emit LLVM IR that tests whether a byte is inside a name or index of a path: it is not one of
+    the bytes NUL . [ ] between them.  Return an i1.
     """
     return code.op("xor", _one_of(code, byte, b"\0.[]"), const(1, 1))
 
@@ -74,8 +74,8 @@ _blanks, _key_end = partial(_skip, _blank), partial(_skip, _in_name)
 
 
 def _string_end(unit: Unit, name: str) -> IrFunction:
-    """Return the helper json_string(text, bound, at), which returns the index of the quote that
-    ends a string, or -1 if the text is not JSON.  `at` is the index of the string's first byte
+    """Return the LLVM function json_string(text, bound, at), which returns the index of the quote
+    that ends a string, or -1 if the text is not JSON.  `at` is the index of the string's first byte
     after its opening quote.
     """
     code = unit.function(name, 3)
@@ -122,8 +122,8 @@ def _string_end(unit: Unit, name: str) -> IrFunction:
 
 
 def _value_end(unit: Unit, name: str) -> IrFunction:
-    """Return the helper json_value(text, bound, at), which returns the index after the JSON value
-    that begins at index `at`, or -1 if the text is not JSON.
+    """Return the LLVM function json_value(text, bound, at), which returns the index after the JSON
+    value that begins at index `at`, or -1 if the text is not JSON.
     """
     code = unit.function(name, 3)
     text, bound, start = code.params
@@ -168,7 +168,7 @@ def _leave_word(
     code: IrFunction, first: IrValue, text: IrValue, bound: IrValue, start: IrValue
 ) -> None:
     """Emit LLVM IR that, if true, false or null begins at index `start`, returns the index after
-    the word from the helper.
+    the word from the function under construction.
     """
     for word in _WORDS:
         begins = code.icmp("eq", first, word[0])
@@ -185,7 +185,8 @@ def _leave_number(
     code: IrFunction, first: IrValue, text: IrValue, bound: IrValue, start: IrValue
 ) -> None:
     """Emit LLVM IR that, if a number (digits, a fraction, an exponent) begins at index `start`,
-    returns the index after the number from the helper, or -1 if the text is not JSON.
+    returns the index after the number from the function under construction, or -1 if the text is
+    not JSON.
     """
     at, dot, power = code.local(64), code.local(64), code.local(64)
     code.set(at, start)
@@ -216,10 +217,10 @@ def _leave_number(
 
 
 def _element(unit: Unit, name: str) -> IrFunction:
-    """Return the helper json_element(text, bound, at, path, start, end), which finds the element
-    that one part of a path names.
+    """Return the LLVM function json_element(text, bound, at, path, start, end), which finds the
+    element that one part of a path names.
 
-    The helper returns the index of the element in the text, or -1 if it is missing or the text is
+    The function returns the index of the element in the text, or -1 if it is missing or the text is
     not JSON.  The object or array begins at index `at` of the text; the part of the path is
     path[start:end].
     """
@@ -277,7 +278,7 @@ def _element(unit: Unit, name: str) -> IrFunction:
 
 
 def _number(unit: Unit, name: str) -> IrFunction:
-    """Return the helper json_number(path, start, end), which returns the decimal number in
+    """Return the LLVM function json_number(path, start, end), which returns the decimal number in
     path[start:end], or -1 if these bytes are no number.
     """
     code = unit.function(name, 3)
@@ -300,7 +301,7 @@ def _number(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_json(unit: Unit, name: str) -> IrFunction:
-    """Return the helper json(dst, size, text, bound, path, path's bound), which stores the
+    """Return the LLVM function json(dst, size, text, bound, path, path's bound), which stores the
     element's text and returns 1; it returns 0 if the result is NULL.
     """
     code = unit.function(name, 6)

@@ -19,8 +19,8 @@ ANCESTORS = 1024  # generations that progenyof() follows
 
 
 def _write_progeny(unit: Unit, name: str) -> IrFunction:
-    """Return the helper progeny(task, pid, working memory of 8 bytes), which returns 1 if the
-    task's process or one of its ancestors has the id `pid`, else 0.
+    """Return the LLVM function progeny(task, pid, working memory of 8 bytes), which returns 1 if
+    the task's process or one of its ancestors has the id `pid`, else 0.
     """
     code = unit.function(name, 3)
     task, pid, room = code.params

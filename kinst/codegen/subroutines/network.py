@@ -59,8 +59,8 @@ def _dotted(code: IrFunction, at: IrLocal, dst: IrValue, address: IrValue) -> No
 
 
 def _write_inet4(unit: Unit, name: str) -> IrFunction:
-    """Return the helper inet4(dst, address of the 4 bytes), which stores an IPv4 address in dotted
-    decimal.
+    """Return the LLVM function inet4(dst, address of the 4 bytes), which stores an IPv4 address in
+    dotted decimal.
     """
     code = unit.function(name, 2, 0)
     dst, address = code.params
@@ -97,9 +97,9 @@ def _zeros(code: IrFunction, group: Callable[[IrValue], IrValue]) -> tuple[IrLoc
 
 
 def _write_inet6(unit: Unit, name: str) -> IrFunction:
-    """Return the helper inet6(dst, address of the 16 bytes), which stores the text of inet_ntop(3):
-    the longest run of at least two zero groups becomes "::", and an embedded IPv4 address is in
-    dotted decimal.
+    """Return the LLVM function inet6(dst, address of the 16 bytes), which stores the text of
+    inet_ntop(3): the longest run of at least two zero groups becomes "::", and an embedded IPv4
+    address is in dotted decimal.
     """
     code = unit.function(name, 2, 0)
     dst, address = code.params

@@ -15,8 +15,8 @@ LLTOSTR_ROOM = 72  # 64 binary digits, a sign, the NUL
 
 
 def _write_lltostr(unit: Unit, name: str) -> IrFunction:
-    """Return the helper lltostr(room, value, base), which writes a number's text at the end of the
-    LLTOSTR_ROOM bytes at `room`, and returns the address of the text's first byte.
+    """Return the LLVM function lltostr(room, value, base), which writes a number's text at the end
+    of the LLTOSTR_ROOM bytes at `room`, and returns the address of the text's first byte.
     """
     code = unit.function(name, 3)
     room, value, base = code.params
@@ -63,10 +63,10 @@ def _digit(code: IrFunction, byte: IrValue) -> IrValue:
 
 
 def _write_strtoll(unit: Unit, name: str) -> IrFunction:
-    """Return the helper strtoll(string, bound, base), which parses a number and returns it modulo
-    2**64.
+    """Return the LLVM function strtoll(string, bound, base), which parses a number and returns it
+    modulo 2**64.
 
-    The helper reads blanks, a sign, 0x if the base is 16, and digits up to the first byte that is
+    The function reads blanks, a sign, 0x if the base is 16, and digits up to the first byte that is
     not a digit.
     """
     code = unit.function(name, 3)

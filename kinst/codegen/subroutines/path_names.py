@@ -123,9 +123,9 @@ class _Cleaner:
 
 
 def _write_cleanpath(unit: Unit, name: str) -> IrFunction:
-    """Return the helper cleanpath(dst, size, string, bound), which stores a path without "//",
-    "/./" and "dir/../".  It does not follow symbolic links, and stops 5 bytes before the end of
-    dst.
+    """Return the LLVM function cleanpath(dst, size, string, bound), which stores a path without
+    "//", "/./" and "dir/../".  It does not follow symbolic links, and stops 5 bytes before the end
+    of dst.
     """
     code = unit.function(name, 4, 0)
     dst, size, string, bound = code.params
@@ -143,7 +143,7 @@ def _write_cleanpath(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_basename(unit: Unit, name: str) -> IrFunction:
-    """Return the helper basename(dst, size, string, bound), which stores what basename(1)
+    """Return the LLVM function basename(dst, size, string, bound), which stores what basename(1)
     prints.
     """
     code = unit.function(name, 4, 0)
@@ -179,8 +179,8 @@ def _last_part(
 
 
 def _back(code: IrFunction, at: IrLocal, string: IrValue, slashes: bool) -> None:
-    """Emit a loop that decrements `at` while the byte before it is a slash (slashes=True) or while
-    it is any other byte (slashes=False).
+    """Emit a loop that decrements the variable `at` while the byte before it is a slash
+    (slashes=True) or while it is any other byte (slashes=False).
     """
 
     def more() -> IrValue:
@@ -194,7 +194,9 @@ def _back(code: IrFunction, at: IrLocal, string: IrValue, slashes: bool) -> None
 
 
 def _write_dirname(unit: Unit, name: str) -> IrFunction:
-    """Return the helper dirname(dst, size, string, bound), which stores what dirname(1) prints."""
+    """Return the LLVM function dirname(dst, size, string, bound), which stores what dirname(1)
+    prints.
+    """
     code = unit.function(name, 4, 0)
     dst, _, string, bound = code.params
     at = code.local(64)

@@ -36,8 +36,8 @@ MINUS_ONE = const(-1)
 
 
 def write_length(unit: Unit, name: str) -> IrFunction:
-    """Return the helper length(string, bound), which returns the number of bytes before the NUL, at
-    most `bound`.
+    """Return the LLVM function length(string, bound), which returns the number of bytes before the
+    NUL, at most `bound`.
     """
     code = unit.function(name, 2)
     string, bound = code.params
@@ -52,9 +52,9 @@ def write_length(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_find_byte(unit: Unit, name: str) -> IrFunction:
-    """Return the helper find_byte(string, bound, byte, last), which returns the address of the
-    byte's first occurrence, or of its last occurrence if `last` is not 0; 0 if the byte is not in
-    the string. The byte may be NUL.
+    """Return the LLVM function find_byte(string, bound, byte, last), which returns the address of
+    the byte's first occurrence, or of its last occurrence if `last` is not 0; 0 if the byte is not
+    in the string. The byte may be NUL.
     """
     code = unit.function(name, 4)
     string, bound, wanted, last = code.params
@@ -78,8 +78,8 @@ def _write_find_byte(unit: Unit, name: str) -> IrFunction:
 
 
 def write_same_bytes(unit: Unit, name: str) -> IrFunction:
-    """Return the helper same_bytes(a, b, n), which returns 1 if the `n` bytes at `a` and at `b` are
-    equal, else 0.
+    """Return the LLVM function same_bytes(a, b, n), which returns 1 if the `n` bytes at `a` and at
+    `b` are equal, else 0.
     """
     code = unit.function(name, 3)
     a, b, count = code.params
@@ -116,8 +116,8 @@ def _matches(
 
 
 def _write_search(last: bool, unit: Unit, name: str) -> IrFunction:
-    """Return the helper index(string, bound, part, part's bound, start), or rindex() with the same
-    parameters.
+    """Return the LLVM function index(string, bound, part, part's bound, start), or rindex() with
+    the same parameters.
 
     index() returns the first index, from `start` on, at which `part` is in the string; -1 if there
     is none. A negative `start` counts as 0. If `start` is after the end, index() finds only an
@@ -127,7 +127,7 @@ def _write_search(last: bool, unit: Unit, name: str) -> IrFunction:
     rindex() finds only an empty part, at index 0 (as in Perl).
 
     Args:
-        last: whether the helper is rindex().
+        last: whether the function is rindex().
     """
     code = unit.function(name, 5)
     string, bound, part, part_bound, start = code.params
@@ -162,9 +162,9 @@ _write_index, _write_rindex = partial(_write_search, False), partial(_write_sear
 
 
 def _write_append(unit: Unit, name: str) -> IrFunction:
-    """Return the helper append(dst, at, size, string, bound), which stores a string from dst[at] on
-    and returns the index of its NUL; `size` if the string with its NUL does not fit in `size`
-    bytes.
+    """Return the LLVM function append(dst, at, size, string, bound), which stores a string from
+    dst[at] on and returns the index of its NUL; `size` if the string with its NUL does not fit in
+    `size` bytes.
     """
     code = unit.function(name, 5)
     dst, start, size, string, bound = code.params
@@ -184,8 +184,8 @@ def _write_append(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_substr(unit: Unit, name: str) -> IrFunction:
-    """Return the helper substr(dst, size, string, bound, start, count), which stores a part of a
-    string as Perl's substr does.
+    """Return the LLVM function substr(dst, size, string, bound, start, count), which stores a part
+    of a string as Perl's substr does.
     """
     code = unit.function(name, 6, 0)
     dst, room, string, bound, start, count = code.params
@@ -211,8 +211,8 @@ def _write_substr(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_fold_case(unit: Unit, name: str) -> IrFunction:
-    """Return the helper fold_case(dst, size, string, bound, first), which stores a string and
-    changes the case of the 26 letters from `first` ("A" or "a").
+    """Return the LLVM function fold_case(dst, size, string, bound, first), which stores a string
+    and changes the case of the 26 letters from `first` ("A" or "a").
     """
     code = unit.function(name, 5, 0)
     dst, size, string, bound, first = code.params
@@ -233,10 +233,10 @@ def _write_fold_case(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_strtok(unit: Unit, name: str) -> IrFunction:
-    """Return the helper strtok(dst, size, string, bound, delimiters, their bound, map), which
-    stores the next token, or "" if there is none.
+    """Return the LLVM function strtok(dst, size, string, bound, delimiters, their bound, map),
+    which stores the next token, or "" if there is none.
 
-    The helper returns how many bytes of the string it has used up, or -1 if it has used up all.
+    The function returns how many bytes of the string it has used up, or -1 if it has used up all.
     `map` is the address of 32 bytes of working memory.
     """
     code = unit.function(name, 7)

@@ -66,9 +66,9 @@ _SPACE = ord(" ")
 
 
 def _arguments(unit: Unit, name: str) -> IrFunction:
-    """Return the helper arguments(dst, size, task, working memory of 8 bytes), which stores the
-    command line arguments of the task's process as a string.  The helper returns 0, or the address
-    that it could not read.
+    """Return the LLVM function arguments(dst, size, task, working memory of 8 bytes), which stores
+    the command line arguments of the task's process as a string.  The function returns 0, or the
+    address that it could not read.
     """
     user = user_of(unit)
     assert user.mm is not None
@@ -114,9 +114,9 @@ def _arguments(unit: Unit, name: str) -> IrFunction:
 
 
 def execargs(firing: Firing) -> Lowered:
-    """Emit LLVM IR that makes the command line arguments of the current process as its memory has
-    them now; return the string.  Spaces separate the arguments, and the string is cut to strsize
-    bytes.  It is "" if there are no arguments.
+    """Emit LLVM IR that builds the string of the current process's command line arguments, as the
+    process's memory has them now; return the string.  Spaces separate the arguments, and the string
+    is cut to strsize bytes.  It is "" if there are no arguments.
     """
     code, machine = firing.code, firing.unit.machine
     size = firing.unit.layout.strsize

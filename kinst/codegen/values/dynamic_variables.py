@@ -28,7 +28,7 @@ def checked_index(
 
     Args:
         variable: the array.
-        keys: the index, alone.
+        keys: a sequence with the index as its only element.
         base: address of the array, from which the address that the fault reports is computed.
     """
     (index,) = keys
@@ -51,8 +51,8 @@ THREAD_PARTS = frozenset({"curthread", "tid", "interrupt"})  # built-ins that th
 
 
 def thread_key(firing: Firing) -> IrValue:
-    """Emit LLVM IR that computes a number for the current thread, unlike that of any other thread
-    or of an interrupt handler; return the number.
+    """Emit LLVM IR that computes a number which identifies the current thread; return the number.
+    Interrupt handlers have numbers of their own.
     """
     code, machine = firing.code, firing.unit.machine
 
@@ -99,8 +99,8 @@ def _thread(firing: Firing) -> IrValue:
 
 def _kept(firing: Firing, variable: typed.Variable) -> IrLocal | None:
     """Return the variable of the firing that holds the address of self->x's table entry once it is
-    found. None if the variable is an array or no thread-local variable: other threads can free its
-    entries.
+    found; None for arrays and for variables that are not thread-local, since other threads can free
+    their entries.
     """
     if variable.scope != "self" or variable.keys or variable.length:
         return None
@@ -115,8 +115,8 @@ def _find(
     keys: Sequence[Lowered],
     call: Callable[[Firing, DynamicLayout, IrValue], IrValue],
 ) -> IrValue:
-    """Emit LLVM IR that finds a dynamic variable's entry, unless this firing has already found it;
-    return the entry's address, or 0.
+    """Emit LLVM IR that finds a dynamic variable's entry; return the entry's address, or 0 if there
+    is none.  If other threads cannot free the entry, a firing looks it up only once.
 
     Args:
         keys: values of the keys.

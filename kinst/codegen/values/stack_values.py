@@ -96,9 +96,9 @@ def _program_counter(firing: Firing) -> IrValue:
 
 
 def _call_unwinder(unit: Unit, name: str) -> IrFunction:
-    """Return the helper unwind(saved registers, store, entries), which calls the kernel's unwinder
-    and returns the number of frames stored.  The helper has the machine's calling convention, which
-    saves more registers than the C function's.
+    """Return the LLVM function unwind(saved registers, store, entries), which calls the kernel's
+    unwinder and returns the number of frames stored.  The function has the machine's calling
+    convention, which saves more registers than a C function saves.
     """
     assert unit.machine.unwinder is not None
     code = unit.function(name, 3)
@@ -195,7 +195,7 @@ def _walk(firing: Firing, to: IrValue, frames: int) -> IrValue:
 
 def _word(unit: Unit, code: IrFunction, room: IrValue, address: IrValue) -> IrValue:
     """Emit LLVM IR that reads a word of the kernel's memory; return the word.  If the word cannot
-    be read, the helper returns 0.
+    be read, the function under construction returns 0.
 
     Args:
         room: address of 8 bytes of working memory.
@@ -207,7 +207,7 @@ def _word(unit: Unit, code: IrFunction, room: IrValue, address: IrValue) -> IrVa
 
 def _mm(unit: Unit, code: IrFunction, task: IrValue, room: IrValue) -> IrValue:
     """Emit LLVM IR that reads the address of a thread's address space structure; return the
-    address.  If the thread has no address space, the helper returns 0.
+    address.  If the thread has no address space, the function under construction returns 0.
 
     Args:
         room: address of 8 bytes of working memory.
@@ -221,8 +221,8 @@ def _mm(unit: Unit, code: IrFunction, task: IrValue, room: IrValue) -> IrValue:
 
 
 def _saved_registers(unit: Unit, name: str) -> IrFunction:
-    """Return the helper saved_registers(task, working memory of 8 bytes), which returns the address
-    of the thread's saved user-mode registers, or 0 if the thread has no user mode.
+    """Return the LLVM function saved_registers(task, working memory of 8 bytes), which returns the
+    address of the thread's saved user-mode registers, or 0 if the thread has no user mode.
     """
     state = _known(unit)
     code = unit.function(name, 2)
@@ -234,8 +234,8 @@ def _saved_registers(unit: Unit, name: str) -> IrFunction:
 
 
 def _process(unit: Unit, name: str) -> IrFunction:
-    """Return the helper process(dst, task, working memory for the name), which stores the words
-    that describe a process, except for the first word (the process id).  It returns 0.
+    """Return the LLVM function process(dst, task, working memory for the name), which stores the
+    words that describe a process, except for the first word (the process id).  It returns 0.
     """
     state = _known(unit)
     code = unit.function(name, 3)
@@ -255,8 +255,8 @@ def _process(unit: Unit, name: str) -> IrFunction:
 
 
 def _walk_user(unit: Unit, name: str) -> IrFunction:
-    """Return the helper walk_user(task, store, entries, working memory of 16 bytes), which walks
-    the user's stack by frame pointers and returns the number of program counters stored.
+    """Return the LLVM function walk_user(task, store, entries, working memory of 16 bytes), which
+    walks the user's stack by frame pointers and returns the number of program counters stored.
 
     The walk ends at a frame pointer that is 0, unaligned, unreadable, or not above the previous
     frame pointer (stacks grow down), and after `entries` frames.

@@ -85,8 +85,8 @@ def _ftruncate(node: tree.CallNode, scope: Scope) -> typed.Action:
 
 
 def _tracemem(node: tree.CallNode, scope: Scope) -> typed.Action:
-    """Check tracemem(address, size) or tracemem(address, size, bytes to show), where size is
-    constant.
+    """Check a call of tracemem(address, size) or tracemem(address, size, bytes to show), where size
+    is constant; return its action.
     """
     passed = len(node.arguments)
     if not 2 <= passed <= 3:
@@ -135,8 +135,9 @@ def _chill(node: tree.CallNode, scope: Scope) -> typed.Action:
 
 
 def _refused(node: tree.CallNode, scope: Scope) -> typed.Action:
-    """Check panic(), raise() and the like, which kinst refuses later. The checker accepts these
-    actions so that the user first learns that they need -w, and then that kinst refuses them.
+    """Check a call of panic(), raise() or the like, which kinst refuses later; return its action.
+    The checker accepts these actions so that the user first learns that they need -w, and then that
+    kinst refuses them.
     """
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name
@@ -148,7 +149,7 @@ def _refused(node: tree.CallNode, scope: Scope) -> typed.Action:
 
 
 def _speculative(node: tree.CallNode, scope: Scope) -> typed.Action:
-    """Check speculate(id), commit(id) or discard(id)."""
+    """Check a call of speculate(id), commit(id) or discard(id); return its action."""
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name
     expect_arguments(node, 1, 1)
@@ -265,8 +266,8 @@ def _print(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typ
 
 
 def _shown(name: str, prefix: str, node: tree.CallNode, scope: Scope) -> typed.Expr:
-    """Check the argument of trace() or print(). Raises DError <prefix>_AGG, <prefix>_DYN,
-    <prefix>_VOID.
+    """Check the argument of trace() or print(); return its typed tree. Raises DError <prefix>_AGG,
+    <prefix>_DYN, <prefix>_VOID.
 
     Args:
         name: "trace" or "print".
@@ -292,8 +293,8 @@ def _printf(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> ty
 
 
 def _formatted(name: str, node: tree.CallNode, scope: Scope) -> typed.PrintfAction:
-    """Check a call of an action with a format and its arguments, as printf() has them. Raises
-    DError D_PROTO_LEN, D_PRINTF_*.
+    """Check a call of an action whose arguments are a format and values, as printf()'s are; return
+    it as a printf() action. Raises DError D_PROTO_LEN, D_PRINTF_*.
     """
     expect_arguments(node, 1, None)
     first = node.arguments[0]
@@ -323,8 +324,8 @@ def _formatted(name: str, node: tree.CallNode, scope: Scope) -> typed.PrintfActi
 
 
 def _data(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:
-    """Check a statement that is a call of stack(), sym() or the like, which records the call's
-    value.
+    """Check a statement that is a call of stack(), sym() or the like; return the action that
+    records the call's value.
     """
     expr = data_expression(node, scope, check)
     assert expr is not None
@@ -341,7 +342,9 @@ def _effect(
 
 
 def _with_format(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:
-    """Check system() or freopen(), which take the same arguments as printf()."""
+    """Check a call of system() or freopen(), which take the same arguments as printf(); return its
+    action.
+    """
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name
     if name == "freopen" and [

@@ -246,8 +246,8 @@ def _prototype_types(
     """Return the types of the parameters of a probe's prototype. Raises DError D_DECL_PROTO_*.
 
     Args:
-        given: the prototype.
-        formal: the prototype that gives the parameters their names: of a probe's inputs.
+        given: the prototype, of a probe's inputs or outputs.
+        formal: the prototype of the probe's inputs, which gives the parameters their names.
         kind: "probe input" or "probe output", for messages.
     """
     types: list[DType] = []
@@ -327,8 +327,8 @@ def _compare_probe(
 def _check_translators(
     provider: str, name: str, probe: tree.ProbeDeclarationNode, scope: Scope
 ) -> None:
-    """Check that each output of a probe is its input of the same name, or that a translator makes
-    the output from this input. Raises DError D_PROV_PRXLATOR.
+    """Check that each output of a probe can take the input of the same name, or that a translator
+    makes the output from this input. Raises DError D_PROV_PRXLATOR.
     """
     inputs = {p.name: scope.resolve(p.type) for p in probe.inputs.parameters if p.name}
     outputs = probe.outputs.parameters if probe.outputs is not None else ()

@@ -363,8 +363,8 @@ def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
 
 
 def as_pointer(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
-    """Convert a translation to a pointer to the address of its whole structure; return any other
-    expression unchanged.
+    """If an expression is a translation to a pointer, return the address of its whole structure;
+    otherwise, return the expression unchanged.
     """
     if not isinstance(value, Translation) or not isinstance(value.type, PointerType):
         return value

@@ -176,8 +176,8 @@ def find(struct: StructType, name: str, span: Span) -> Member:
 
 
 def _address(place: typed.Expr, span: Span) -> typed.Expr:
-    """Return the address of an lvalue that is a structure. Raises DError D_UNKNOWN for any other
-    structure.
+    """Return the address of a structure. Raises DError D_UNKNOWN if the structure has no
+    address.
     """
     if isinstance(place, typed.Load):
         return place.address
@@ -289,8 +289,8 @@ def as_pointer(expr: typed.Expr) -> typed.Expr:
 
 
 def arithmetic(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr | None:
-    """Return left op right if it adds an integer to a string's address or subtracts an integer from
-    it; otherwise, None.
+    """Return the expression left op right if it adds an integer to a string's address or subtracts
+    an integer from it; None for any other operands.
     """
     a, b = is_string(left.type), is_string(right.type)
     if a and is_integer(right.type) and op in ("+", "-"):

@@ -37,8 +37,8 @@ _NAMES = {
 
 def given(program: tree.ProgramNode) -> dict[str, Attributes]:
     """Return the stability of each name that the program declares. A name has the stability that
-    #pragma D attributes gives it; an inline without such a pragma has that of the least stable name
-    in its expression.
+    #pragma D attributes gives it. An inline without such a pragma has the stability of the least
+    stable name in its expression.
     """
     stability: dict[str, Attributes] = {}
     for item in program.items:
@@ -50,8 +50,8 @@ def given(program: tree.ProgramNode) -> dict[str, Attributes]:
 
 
 def _types(program: tree.ProgramNode) -> set[str]:
-    """Return the names of the types that a program declares; for a tag, with struct, union or enum
-    before it.
+    """Return the types that a program declares: the names of typedefs, and tags with struct, union
+    or enum before them.
     """
     types: set[str] = set()
     for item in program.items:

@@ -104,8 +104,8 @@ def _is_taken(name: str, scope: Scope) -> bool:
 
 
 def place_of(node: tree.ExprNode, scope: Scope) -> VariableReference | None:
-    """Return the reference to a variable, or to an element of an array variable, that an expression
-    is; None for any other expression, such as a built-in, an inline, or p[i] with a pointer p.
+    """If an expression is a variable or an element of an array variable, return a reference to it;
+    for any other expression (a built-in, an inline, p[i] with a pointer p), return None.
     """
     keys: tuple[tree.ExprNode, ...] | None = None
     root = _root(node)
@@ -325,7 +325,7 @@ def _create(
     """Create the variable that a reference names; return it. Raises DError D_ARR_LOCAL.
 
     Args:
-        keys: keys of the first assignment, whose types become those of the array's keys.
+        keys: keys of the first assignment, whose types become the types of the array's keys.
     """
     if place.keys is None:
         return scope.create(place.name, type_, place.scope)
@@ -394,9 +394,10 @@ def _assign_variable(node: tree.AssignmentNode, scope: Scope, check: Check) -> t
 def _assignable(
     value: typed.Expr, place: VariableReference, scope: Scope, check: Check
 ) -> typed.Expr:
-    """Convert a value to a form that a variable can hold. Raises DError D_OP_DYN for a translation
-    to a pointer, whose structure exists only until the clause ends, unless the variable is
-    clause-local.
+    """Convert a value to a form that a variable can hold.
+
+    A translation to a pointer fits only in a clause-local variable, since its structure exists
+    until the clause ends. Raises DError D_OP_DYN for any other variable.
     """
     if isinstance(value, Translation) and isinstance(value.type, PointerType):
         if place.scope != "this":

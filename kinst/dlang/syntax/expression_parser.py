@@ -55,7 +55,12 @@ class ExpressionParser(TypeParser):
         return height
 
     def _level(self, strength: int, depth: int = 0) -> _Sized:
-        """Parse an expression whose operators bind at least as strongly as `strength`."""
+        """Parse an expression whose operators bind at least as strongly as `strength`; return it
+        with its height.
+
+        Args:
+            depth: nesting depth at which the expression begins.
+        """
         self._higher(self.token.span, depth)
         start = self.token.start
         left, height = self._unary(depth)
@@ -104,7 +109,9 @@ class ExpressionParser(TypeParser):
         return True
 
     def _unary(self, depth: int) -> _Sized:
-        """Parse prefix operators and casts, and the postfix expression that they apply to."""
+        """Parse prefix operators and casts, and the postfix expression that they apply to; return
+        the whole expression with its height.
+        """
         prefixes: list[tuple[Token, tree.TypeNode | None, Span]] = []
         operand: _Sized | None = None
         while operand is None:

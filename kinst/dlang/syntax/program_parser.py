@@ -40,8 +40,8 @@ class _IfSplitter:
     predicate: tree.ExprNode | None = None
 
     def block(self, statements: tuple[tree.Statement, ...], inside: tree.ExprNode) -> None:
-        """Add the statements of a block. If they have an if, they are split into several clauses,
-        which, except for the first, have the predicate `inside`.
+        """Add the statements of a block. The statements in an if's branches, and the statements
+        after an if, go to further clauses. The clauses after an if have the predicate `inside`.
         """
         for statement in statements:
             if not isinstance(statement, tree.IfNode):
@@ -231,8 +231,8 @@ MAX_BRANCHES = 40  # largest number of nested ifs; each "else if" is a further l
 
 
 class Level(IntEnum):
-    """The last part that a probe description of a command line option names (dtrace(1)'s -P -m -f
-    -n).
+    """Kind of the probe descriptions in a command line option, by the last part that they name
+    (dtrace(1)'s -P -m -f -n).
     """
 
     PROVIDER = 0

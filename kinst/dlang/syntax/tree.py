@@ -85,8 +85,8 @@ class PostfixNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class InfixNode(ExprNode):
-    """The expression left op right: a binary operator of C except for assignments, ^^, or the
-    comma.
+    """The expression left op right, where op is ^^, the comma, or a binary operator of C other than
+    an assignment.
     """
 
     op: str
@@ -237,7 +237,9 @@ class PragmaNode(ItemNode):
 
 @dataclass(frozen=True, slots=True)
 class DeclarationNode(ItemNode):
-    """The declaration of one variable, or of a name that makes no variable."""
+    """The declaration of one variable or, for a function or an extern declaration, of one name
+    without a variable.
+    """
 
     type: TypeNode
     name: str

@@ -46,8 +46,8 @@ def _is_void(type_: tree.TypeNode) -> bool:
 
 
 def further(base: tree.TypeNode) -> tree.TypeNode:
-    """Return the type of the next declarator in a list, which has the same specifiers. If the type
-    has a tag, the result refers to the type by its tag and has no body.
+    """Return the specifiers for the next declarator in a list such as `struct s { ... } a, b;`. If
+    they have a tag, they are returned without the body.
     """
     return replace(base, body=None) if base.body is not None and base.body.tag else base
 

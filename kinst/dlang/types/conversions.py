@@ -123,8 +123,8 @@ def constant(value: int, type_: DType, span: Span) -> typed.IntConst:
 
 def _result(value: int, type_: DType, span: Span) -> typed.IntConst:
     """Return the constant that an operator on constants yields. If int cannot hold the value, the
-    constant is an int64_t, like a literal of this value: `timestamp - start > 5 * 1000000000`, `1
-    << 40` (libdtrace's dt_node_op2() computes constants in 64 bits).
+    constant is an int64_t, like a literal of this value: 5 * 1000000000, 1 << 40 (libdtrace's
+    dt_node_op2() computes constants in 64 bits).
 
     Args:
         type_: the operator's result type in C.

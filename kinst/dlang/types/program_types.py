@@ -140,11 +140,13 @@ class Types:
         strsize: int = 256,
         structure: Callable[[str], StructType | None] = lambda tag: None,
     ) -> None:
-        """Args:
-        source: the kernel's types.
-        strsize: bytes of a member of type string.
-        structure: returns the structure that the system's dialect has for a tag, or None; used
-            if the kernel has no such type.
+        """Begin with no declared types.
+
+        Args:
+            source: the kernel's types.
+            strsize: bytes of a member of type string.
+            structure: returns the structure that the system's dialect has for a tag, or None; used
+                if the kernel has no such type.
         """
         self.source = source
         self._of_system = structure
@@ -285,8 +287,8 @@ class Types:
         return definition if isinstance(definition, StructType) else type_
 
     def defined(self, type_: DType) -> DType:
-        """Return a type unchanged, except for a pointer to a declared structure: return a pointer
-        to the structure's definition.
+        """If a type is a pointer to a structure that is only declared, return a pointer to the
+        structure's definition; otherwise, return the type unchanged.
         """
         if isinstance(type_, PointerType) and isinstance(type_.to, StructType):
             whole = self.lookup(type_.to)

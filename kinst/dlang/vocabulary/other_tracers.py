@@ -135,8 +135,8 @@ _COMPILED = tuple((re.compile(form), hint) for form, hint in _PROBES)
 
 
 def probe_hint(pattern: ProbePattern) -> str:
-    """Return a hint, what to type in D, for a probe description of another language; "" for any
-    other description.
+    """Return a hint that says what to type in D instead of a probe description of another language;
+    "" for any other description.
     """
     written = str(pattern).strip(":")
     for form, hint in _COMPILED:
@@ -151,7 +151,7 @@ _REGISTER = re.compile(
 
 
 def macro_hint(name: str) -> str:
-    """Return a hint, what D has for $NAME of gdb or perf probe; "" for any other name."""
+    """Return a hint that says what D has for $NAME of gdb or perf probe; "" for any other name."""
     if name == "arg1":
         return "in D: arg0, the first argument"
     if re.fullmatch(r"arg[2-9]|arg10", name):
@@ -181,20 +181,24 @@ def plain_description(text: str) -> str:
 
 
 def variable_hint(name: str) -> str:
-    """Return a hint, what D has for a variable of another language; "" for any other name."""
+    """Return a hint that says what D has for a variable of another language; "" for any
+    other name.
+    """
     meant = VARIABLES.get(name)
     return f"in D: {meant}" if meant else ""
 
 
 def function_hint(name: str) -> str:
-    """Return a hint, what D has for a function of another language; "" for any other name."""
+    """Return a hint that says what D has for a function of another language; "" for any
+    other name.
+    """
     meant = FUNCTIONS.get(name)
     return f"in D: {meant}" if meant else ""
 
 
 def member_hint(name: str) -> str:
-    """Return a hint, what D has for a member of FreeBSD's threads and processes; "" for any other
-    name.
+    """Return a hint that says what D has for a member of FreeBSD's threads and processes; "" for
+    any other name.
     """
     meant = MEMBERS.get(name)
     return f"Linux: {meant}" if meant else ""

@@ -102,7 +102,7 @@ def check_attributes(words: Sequence[str], word: str, span: Span) -> None:
 
     Args:
         words: all words of the type.
-        word: the word of them that names the type; "" for a structure, union or enumeration.
+        word: the type's name, one of `words`; "" for a structure, union or enumeration.
     """
     signs = [w for w in words if w in ("signed", "unsigned")]
     sizes = [w for w in words if w in ("short", "long")]
