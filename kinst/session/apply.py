@@ -29,7 +29,8 @@ JOINED = 64  # patches at most so many bytes apart are written at once, with the
 
 
 class Planted(Protocol):
-    """Plan of a trace whose code is in scratch; its patches can be planted and unplanted.
+    """Plan of a trace in a machine: its code and data are in scratch, and its patches can be
+    planted and unplanted.
 
     Attributes:
         hidden: number of call sites that the kernel's own tracer (ftrace) cannot use after
@@ -144,8 +145,8 @@ def _read_text(machine: StartedMachine) -> LiveText:
 class PlantedStopped:
     """Plan of a trace in a machine that is stopped while patches are written.
 
-    If memory can be read while the machine runs, kinst copies the whole text while it runs. During
-    the stop it then reads only the text around the patches, if they are few.
+    If memory can be read while the machine runs, kinst copies the whole text before the stop.
+    During the stop it then reads only the text around the patches, if the patches are few.
     """
 
     def __init__(self, plan: TracePlan, machine: StartedMachine) -> None:
@@ -166,9 +167,10 @@ class PlantedStopped:
         self.hidden = 0
 
     def _text_for(self, patches: Patches) -> LiveText:
-        """Return a copy of the kernel's text, or NO_TEXT if the patches are to be read one by one.
+        """Return a copy of the kernel's text, for work on these patches.
 
-        They are read one by one if they are few and the machine should be stopped only briefly.
+        If the patches are few and the machine should be stopped only briefly, return NO_TEXT: the
+        caller then reads memory at each patch instead.
         """
         return NO_TEXT if self._brief and len(patches) <= FEW else _read_text(self._machine)
 
@@ -333,8 +335,8 @@ class PlantedStopped:
     def unplant(self) -> str:
         """Stop the machine, and remove all patches and breakpoints.
 
-        After any exception (no memory, a second Ctrl-C) this is tried a second time. An exception
-        other than TargetError is raised again once everything is removed.
+        After any exception (out of memory, a second Ctrl-C) the removal is tried once more. An
+        exception other than TargetError is raised again once everything is removed.
         """
         torn: BaseException | None = None
         try:
@@ -354,8 +356,9 @@ class PlantedStopped:
             raise TargetError(f"{error.message}{remains}", hint) from error
 
     def _remains(self) -> str:
-        """Return the end of an error message: how many sites may still be planted; "" if
-        none is.
+        """Return the end of an error message, which says how many sites may still be planted.
+
+        "" if no site may still be planted.
         """
         hooks = self._hooks.address.tolist()
         places = [*self._patches.address.tolist(), *hooks, *self._stops]
@@ -504,7 +507,7 @@ def _insides(runs: PlannedRuns, which: Bools) -> U64:
     instruction of each run.
 
     Args:
-        which: for each run, whether it is meant.
+        which: for each run, True if its instructions are wanted.
     """
     count = np.diff(runs.inside_at)[which]
     return runs.insides[ragged(runs.inside_at[:-1][which], count)]

@@ -28,10 +28,13 @@ MeansKernel = Callable[[Sequence[ProbePattern]], bool]
 
 
 def check_batches(program: typed.TypedProgram, means_kernel: MeansKernel) -> None:
-    """Check that a program only aggregates in the kernel, since all else ends with its batch.
+    """Check that the clauses at instructions of the kernel only aggregate, as -x batch= requires.
 
-    Raises DError for another action in a clause at instructions, KinstError for a global or
-    thread-local variable.
+    Raises DError for a clause with another action or without any, and KinstError for a global or
+    thread-local variable, whose value would be lost with its batch.
+
+    Args:
+        means_kernel: returns whether any of some descriptions matches probes of the traced kernel.
     """
     hint = "without -x batch=, or with aggregations alone"
     for clause in program.clauses:
@@ -50,10 +53,13 @@ def check_batches(program: typed.TypedProgram, means_kernel: MeansKernel) -> Non
 def cut(
     compiled: Compiled, kernel: Kernel, system: System, means_kernel: MeansKernel
 ) -> list[frozenset[int]]:
-    """Split the functions that a program traces into batches; return each batch as addresses.
+    """Split the functions that a program traces into batches, in address order.
 
-    Batches are in address order. Functions without an instruction that can be planted are left out.
-    Raises KinstError if no function is left.
+    Returns the addresses of the functions of each batch. Functions without an instruction that can
+    be planted are left out. Raises KinstError if no function is left.
+
+    Args:
+        means_kernel: returns whether any of some descriptions matches probes of the traced kernel.
     """
     meant = dict[int, Function]()
     for pattern in compiled.patterns:

@@ -27,7 +27,7 @@ PIECE = 0.5  # seconds of one wait
 
 
 class CommandLife:
-    """Life of the guest's command of -c, whose parent waits until kinst has seen its exit."""
+    """Follower of the guest's command of -c, whose parent waits until kinst has seen its exit."""
 
     def __init__(self, machine: StartedMachine, helpers: Helpers, span: CommandSpan) -> None:
         self._machine = machine
@@ -82,11 +82,11 @@ class CommandLife:
         return None
 
     def has_ended(self) -> bool:
-        """Return whether the command has exited, by the kernel's memory; its parent does not know
-        yet.
+        """Return whether the kernel's memory shows that the command has exited.
 
-        The machine may run. If the command cannot be followed any more, let the helpers continue
-        and return False: the machine then reports the command's end.
+        The command's parent has not been told yet, and the machine may run. If the command cannot
+        be followed any more, let the helpers continue and return False: the machine then reports
+        the command's end.
         """
         span, thread = self._span, self._thread
         if not self._held:
@@ -101,10 +101,10 @@ class CommandLife:
         return group is not None and self._word(group + span.thread_count) == 1
 
     def waits_in(self) -> str:
-        """Return the kernel function in which the command waits; "" if it runs or that is unknown.
+        """Return the kernel function in which the command waits.
 
-        If the command has child processes, return the function in which its first child waits, or
-        that child's first child, and so on.
+        If the command has child processes, its first child is examined instead, or the first child
+        of that child, and so on. "" if the examined process runs, or the function is not known.
         """
         span, thread = self._span, self._thread
         if not thread or not self._is_command():
@@ -122,8 +122,8 @@ class CommandLife:
     def finish(self) -> MachineEvent | None:
         """Let the helpers continue, so that the command's parent learns of its exit.
 
-        Returns the event in which the machine reports the command's or its own end; None if it
-        reports nothing within END_SECONDS.
+        Returns the machine's report of the end of the command, or of the machine; None if the
+        machine reports nothing within END_SECONDS.
         """
         self._go_on()
         deadline = time.monotonic() + END_SECONDS

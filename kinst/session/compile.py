@@ -218,7 +218,7 @@ def with_programs(
 
     Args:
         before: the request's programs as they were checked.
-        programs: one syntax tree for each of them, in the same order.
+        programs: one syntax tree for each program of the request, in the same order.
     """
     if all(map(operator.is_, programs, before.programs)):
         return before
@@ -275,8 +275,8 @@ def _checked(
 
     Args:
         programs: one syntax tree for each program of the request, in the same order.
-        measures: for each aggregation, the expressions that it measured as the user wrote them, if
-            `programs` differ from what the user wrote.
+        measures: what each aggregation measures in the words of the user's program, by its name;
+            empty if `programs` are the user's program.
     """
     options = _options(request, programs)
     environment = Environment(

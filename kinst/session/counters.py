@@ -45,7 +45,11 @@ def _places(lowest: int, highest: int) -> Iterator[int]:
     """Yield the virtual addresses at which counters may be mapped, nearest to the per-CPU bases
     first.
 
-    They lie above the highest base and below the lowest one, in reach of all bases.
+    The addresses lie above the highest base or below the lowest base, in reach of all bases.
+
+    Args:
+        lowest: the lowest value of a CPU's per-CPU base register.
+        highest: the highest value of a CPU's per-CPU base register.
     """
     for distance in range(STEP, REACH - SLACK, STEP):
         if highest + distance - lowest < REACH - SLACK:
@@ -114,7 +118,7 @@ class CounterBlocks:
     def __init__(self, machine: StartedMachine) -> None:
         self._machine = machine
         self._first: Counters | None = None  # offsets are from the start of all scratch
-        # Bytes [low, high) of each CPU's room that traces use.
+        # Offsets [low, high) of the bytes that traces use in each CPU's area.
         self._used: list[tuple[int, int]] = []
         self._limit = 0
 

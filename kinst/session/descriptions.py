@@ -27,8 +27,8 @@ def wants_kernel(
 ) -> bool:
     """Return whether any of these descriptions needs a traced kernel.
 
-    A description needs one if it may match probes of a kernel. It does not if its provider refuses
-    it without a kernel.
+    A description needs a kernel if it may match probes of a kernel. If its provider refuses it
+    without looking at a kernel, it needs none.
 
     Args:
         fired: whether the probes are to fire rather than to be listed; then profile-N needs a
@@ -87,8 +87,8 @@ def check_providers(
     checked.
 
     The actions of a clause cannot be checked without its probe. Raises DError D_PDESC_ZERO for the
-    first description whose provider neither kinst nor the program has, or that is written in
-    another tracer's language.
+    first description whose provider is neither kinst's nor declared by a program, or that is
+    written in another tracer's language.
     """
     declared = {
         item.name for program in programs for item in program.items
@@ -122,7 +122,7 @@ def check_descriptions(program: typed.TypedProgram, providers: Mapping[str, Prov
 
 
 def shifted(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
-    """Return the hint "did you mean ...?" for a description that lacks a field, as
+    """Return the hint "did you mean ...?" for a description that lacks a field, such as
     kinst:vfs_read:19.
 
     In a description of fewer than four fields, D takes a provider's name for a module or a
@@ -140,7 +140,11 @@ def shifted(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
 
 
 def naming(pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None) -> str:
-    """Return a hint how to name probes, for a description that matches none."""
+    """Return a hint how to name probes, for a description that matches no probe.
+
+    Args:
+        kernel: the traced kernel; None if there is none yet.
+    """
     if pattern.id:
         return "kinst -l lists those with numbers"
     if pattern.provider not in providers and (meant := probe_hint(pattern)):

@@ -326,8 +326,9 @@ def with_conditions(
 ) -> tuple[typed.TypedProgram, tuple[EnabledSite, ...]]:
     """Turn the conditions of probes into predicates of clauses.
 
-    Returns the program with one more copy of each clause for each condition under which it runs,
-    and the probes, without conditions, with the indexes of those copies.
+    Returns the program, with one more copy of each clause for each condition under which it runs,
+    and the probes. A probe with a condition gets the indexes of these copies instead of the
+    condition.
     """
     clauses = list(program.clauses)
     copies: dict[tuple[int, str], int] = {}

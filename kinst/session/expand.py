@@ -200,7 +200,7 @@ class SourceLines:
         """Return probe descriptions for the functions of a source file or, if `file` has a line
         number, for the instructions of that line.
 
-        Raises KinstError if there are none.
+        Raises KinstError if there are no such functions or instructions.
         """
         image = self._images.of(file.module or KERNEL)
         if image is None or not image.debug.has_dwarf:
@@ -237,8 +237,8 @@ class SourceLines:
     ) -> Sequence[ProbePattern]:
         """Return probe descriptions for the instructions of a line of a source file.
 
-        The line belongs to the last function that begins at it or before it; the instructions may
-        be in several instances and inlined copies of that function.
+        The line belongs to the last function that begins at or before the line; the instructions
+        may be in several instances and inlined copies of that function.
 
         Args:
             declared: the functions that are declared in the file.
@@ -280,7 +280,7 @@ class SourceLines:
         """Return probe descriptions for the instructions of a source line in the functions that it
         names.
 
-        Raises KinstError if there are none.
+        Raises KinstError if the line has no instruction in these functions.
         """
         functions = self._kernel.find(line.module, line.function)
         if not functions:
@@ -329,10 +329,14 @@ def _line_ranges(
 def _first_ranges(
     image: LoadedImage, unit: int, file: str, line: int, within: Sequence[tuple[int, int]]
 ) -> Sequence[tuple[int, int]]:
-    """Return the linked address [low, high) of the lowest instruction of a source line, or nothing.
+    """Return the lowest instruction of a source line, as a list of one linked range [low, high).
 
-    For a line at which no statement begins, because the compiler has moved all of its code between
-    that of other lines.
+    Empty if the line has no code. The compiler may have moved all code of a line between the code
+    of other lines; then no statement begins at the line, and _line_ranges() finds none.
+
+    Args:
+        unit: the compilation unit.
+        within: linked ranges [low, high) outside of which instructions are left out.
     """
     lows = [span.low for span in image.debug.lines.of_line(unit, file, line, within)]
     return [(min(lows), min(lows) + 1)] if lows else []
@@ -367,7 +371,8 @@ def source_of(
 ) -> Callable[[Function, int], str]:
     """Return a function that looks up FILE:LINE of an address in a function.
 
-    It returns "" if the debug files do not tell, and says why once.
+    The returned function gives "" if debug information is missing, and calls `say` once with the
+    reason.
     """
     lines = SourceLines(images, kernel)
     told: list[KinstError] = []
@@ -401,7 +406,7 @@ def call_convention(isa: Isa) -> CallConvention:
 
 
 class ImageLocals:
-    """Lookup of local variables in the debug information of a kernel, running or as a file.
+    """Lookup of local variables in the debug information of a running kernel, or of a file.
 
     Args:
         frame_address: returns (register's D name, offset) of the canonical frame address at an
@@ -468,7 +473,8 @@ class ImageLocals:
         """Return the names of the local variables at an instruction, innermost scope first.
 
         Args:
-            inlined: the inline function whose variables are meant, or "".
+            inlined: the inline function whose variables are meant; "" for the variables of all
+                functions at the instruction.
 
         Raises KinstError without debug information.
         """

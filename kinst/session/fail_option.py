@@ -1,4 +1,6 @@
-"""Option -x fail, which gives a trace an exit status by what happened in it."""
+"""Option -x fail: exit statuses of a trace during which the kernel warned, data was dropped or the
+like.
+"""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class FileImage:
         return self._rules.functions.at(address)
 
     def counterpart(self, name: str) -> str:
-        """Return "": no counterpart of a function of another system is suggested for a file."""
+        """Return "": for a file, no function is suggested in place of another system's function."""
         return ""
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
@@ -86,8 +86,8 @@ def _debug_of(request: Request, file: ElfFile, report: Report) -> ElfFile:
     """Return the ELF file that has the debug information of a request's file.
 
     If the request has both --kernel and --debug, that is the file of --debug. Otherwise it is the
-    request's file itself, or its separate debug file. Raises KinstError if there is none, or the
-    two files do not belong together.
+    request's file itself, or its separate debug file. Raises KinstError if no file has debug
+    information, or if the two files do not belong together.
     """
     options = request.machine
     if options.kernel and options.debug:

@@ -131,7 +131,8 @@ def _kind(edge: Edge, flow: Flow, *, first: bool) -> str:
 def places_of(images: LoadedImages | None) -> Places:
     """Return a function that looks up the source place of an instruction in the images.
 
-    Debug indexes that are not in the cache are built.
+    The returned function gives None without debug information. It builds debug indexes that are not
+    in the cache.
     """
     if images is None:
         return no_place

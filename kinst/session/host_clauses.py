@@ -260,7 +260,9 @@ class HostRunner:
 
 
 class StoppedRunner(HostRunner):
-    """Runner of clauses in kinst's own process that also serves the CPUs of a stopped machine."""
+    """Runner that also runs clauses for the CPUs of a stopped machine: stop-planted probes,
+    profile-N.
+    """
 
     def __init__(self, machine: StartedMachine, plan: TracePlan) -> None:
         system, program = machine.system, plan.compiled.program
@@ -378,8 +380,11 @@ def read_access(target: Target, facts: Facts, cpu: int, access: Access) -> int |
 def kernel_cpu(target: Target, facts: Facts, cpu: int) -> int:
     """Return the number that the kernel gives to a stopped CPU of the machine.
 
-    It may differ from the machine's own number: a kernel that keeps the CPU's number with the
-    current thread may begin to count at any CPU.
+    If the kernel stores the number with the current thread, it may differ from the machine's own
+    number of the CPU: the kernel may begin to count at any CPU.
+
+    Args:
+        cpu: the machine's number of the CPU.
     """
     access = facts.builtins.get("cpu")
     if access is None or not access.thread:

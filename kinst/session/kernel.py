@@ -278,10 +278,10 @@ class RunningKernel:
         return function is not None and COLD in function.name
 
     def marks(self, sites: Sequence[Site]) -> U16:
-        """Return, for each site, the marks that Isa.scan() gives to its instruction.
+        """Return, for each site, what Isa.scan() notes about its instruction (Columns.marks).
 
-        If the site's function was scanned by columns(), its marks are used. Otherwise only the
-        site's own instruction is scanned.
+        If columns() has scanned the site's whole function, the marks of that scan are returned.
+        Otherwise only the site's own instruction is scanned.
         """
         addresses = np.array([s.address for s in sites], np.uint64)
         marks = np.zeros(len(sites), np.uint16)
@@ -484,10 +484,11 @@ class RunningKernel:
         return self._unsafe.get(address, "")
 
     def _bound(self, function: Function) -> None:
-        """Find the instructions of a function that cannot be planted because of those around them.
+        """Find the instructions of a function that belong to a sequence such as LL/SC, and cache
+        them.
 
-        They are cached with the instructions that must run again before others (Isa.unsafe(),
-        Isa.rerun_starts()). Does nothing the second time.
+        Some cannot be planted (Isa.unsafe()); others can be planted if earlier instructions run
+        again (Isa.rerun_starts()). Does nothing the second time for a function.
         """
         if function.address not in self._seen_whole:
             self._seen_whole.add(function.address)

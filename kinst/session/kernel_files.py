@@ -41,9 +41,12 @@ _LONG = 1.0  # seconds of silence before work is reported
 
 
 def _module(name: str) -> Any:
-    """Import a module of kinst and return it, when a file of the kernel is first needed.
+    """Import a module of kinst, and return it.
 
-    An error in a program is so reported without loading the module.
+    The module is imported late, so that an error in a program is reported without loading it.
+
+    Args:
+        name: the module's name without "kinst.".
     """
     return import_module(f"kinst.{name}")
 

@@ -38,17 +38,20 @@ def list_all(providers: Mapping[str, Provider]) -> list[ListedProbe]:
 
 
 def list_names(enabled: Sequence[EnabledSite], kernel: Kernel | None) -> list[ListedProbe]:
-    """List each enabled probe once, with its name and without its instructions.
+    """List each enabled probe once, with its name and without its instruction, and with the gaps of
+    its function.
 
-    Gaps of the probes' functions are added. None as kernel: the probes need no kernel.
+    Args:
+        kernel: the traced kernel; None if the probes need no kernel.
     """
     probes = {e.probe.id: e.probe for e in enabled}
     return _with_gaps([_row(probe) for probe in probes.values()], list(probes.values()), kernel)
 
 
 def refused_told(enabled: Sequence[EnabledSite], system: SiteRules) -> str:
-    """Return a sentence that says how many probes are in functions of which no instruction can be
-    planted, and why; "" if there are none.
+    """Return a sentence that says how many probes are in functions that cannot be planted at all.
+
+    It has the most frequent reason. "" if there are no such probes.
     """
     functions = Counter(e.probe.site.function for e in enabled if e.probe.site is not None)
     reasons = Counter[str]()

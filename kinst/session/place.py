@@ -41,7 +41,7 @@ from kinst.session.values import (
 from kinst.session.workspace import COUNTER, Workspace
 
 ERROR_ID = 3
-FEW_FUNCTIONS = 8  # up to so many, memory is searched while runs are chosen
+FEW_FUNCTIONS = 8  # functions up to which memory is searched while runs are chosen
 
 # From bytes of counters, and more bytes to add if there is room, to counter blocks or None.
 PlaceCounters = Callable[[int, int], Counters | None]
@@ -115,10 +115,10 @@ def _split(
     machine: StartedMachine,
     ability: PlantingAbility,
 ) -> Placement:
-    """Choose how each site is planted, and sort the probes by what fires them.
+    """Choose how each site is planted by itself, and sort the probes by what fires them.
 
-    Each site is planted by itself here; _with_runs() adds runs. Probes without a site fire in
-    kinst's own process, or by timers of the machine.
+    Probes without a site fire in kinst's own process, or by timers of the machine. Runs are not
+    chosen here.
     """
     system, kernel, isa, enabled = machine.system, machine.kernel, machine.isa, program.enabled
     sampled = tuple(

@@ -51,7 +51,7 @@ from kinst.session.values import (
     TracePlan,
 )
 
-FEW_FUNCTIONS = 8  # up to so many, their calls are read before trampolines are placed
+FEW_FUNCTIONS = 8  # functions up to which their calls are read before trampolines are placed
 
 FrameRules = Mapping[tuple[int, int], FrameRule]  # how the caller is found, by EnabledSite.key
 Shapes = Mapping[tuple[Clauses, Arguments], InlineRecord]

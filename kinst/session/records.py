@@ -39,7 +39,7 @@ FIRST_SECONDS = 0.02  # until the first record, which a user waits for
 
 
 def set_speculations(view: memoryview, count: int, size: int) -> None:
-    """Write the number of speculations, and the bytes of each one on one CPU, into scratch.
+    """Write into scratch how many speculations there are, and how many bytes each has on one CPU.
 
     Args:
         view: the trace's scratch.
@@ -199,8 +199,8 @@ class TraceRecords:
                 yield from lost_events(self._rings.lost(), cpus)
 
     def _noted(self, events: Iterable[Event]) -> Iterator[Event]:
-        """Yield the events, and report the stage's time when the client has handled the first
-        records.
+        """Yield the events unchanged; report the stages' times when the client has handled the
+        first records.
         """
         arrived = False
         for event in events:
@@ -238,7 +238,8 @@ class TraceRecords:
 
 
 def _sums(plan: TracePlan) -> CounterSums:
-    """Return which counters of basic blocks must be added to which other counters.
+    """Return which counters must be added to which others, since one counter counts a whole basic
+    block.
 
     Counters are given by their index in a CPU's counter block.
     """

@@ -58,7 +58,7 @@ class Request:
     def of_file(self) -> bool:
         """Whether the request is only about a file, and needs no machine.
 
-        It then has -d and -e, names a file, and neither boots the file nor compares it with a
+        Such a request has -d and -e, and names a file that is neither booted nor compared with a
         running kernel.
         """
         machine = self.machine.kind or self.command

@@ -40,10 +40,10 @@ class Ending:
     Attributes:
         stop: whether the trace was asked to end.
         deadline: when the trace ends, by time.monotonic().
-        reason: why the trace is over, "" until it is.
+        reason: why the trace is over, "" until it is over.
         gone: the machine's last event, if the machine has ended by itself.
-        busy: the share of a CPU's time that went into probes, if the trace ends because it was too
-            large.
+        busy: the share of a CPU's time that went into probes, if the trace ends because that share
+            was too large.
     """
 
     stop: bool = False
@@ -90,8 +90,8 @@ class RunningTrace:
         """Prepare a trace whose scratch is written, in a stopped machine.
 
         Args:
-            output: the output of the guest's command, which is added while the tracee is waited for
-                and removed here.
+            output: pieces of the output of the guest's command; the machine appends them while the
+                trace waits, and the trace removes them.
             before: the trace of the preceding batch, which has the same program; None for the first
                 batch.
             more: whether another batch follows.
@@ -211,7 +211,11 @@ class RunningTrace:
         yield End(reason, self._status(reason, command))
 
     def _ends_batch(self, reason: str) -> bool:
-        """Return whether the next batch follows, since this batch's time or command is over."""
+        """Return whether the next batch follows, by the reason why this batch is over.
+
+        It does if the time or the command of this batch is over, and the trace was not asked to
+        end.
+        """
         return reason in ("command", "timeout") and not self._stopping()
 
     def _batch_end(self, reason: str, command: str) -> Generator[Event, None, None]:
@@ -302,7 +306,7 @@ class RunningTrace:
         )  # fmt: skip
 
     def _tell_nothing_fired(self, command: str) -> None:
-        """Say, at the end of a trace, that no probe of the kernel has fired, if that is so."""
+        """Say, at the end of a trace, if no probe of the kernel has fired."""
         records, in_batches = self._records, self._more or not self._is_first
         if records.has_fired or self._tracee.has_fired or records.interpreter.options.quiet:
             return

@@ -24,7 +24,7 @@ from kinst.wire import native
 from kinst.wire.memory import discard
 
 NAMES_ROOM = 2 << 20  # for the names of all functions of a kernel, and of offsets in them
-SPREAD = 2  # one batch may need so many times the scratch of another with as much code
+SPREAD = 2  # a batch may need this many times the scratch of another batch with as much code
 TABLE_ROOM = 128  # trap and fault tables: bytes for each site, if both are as sparse as they get
 
 
@@ -65,7 +65,7 @@ class ScratchPool:
         self._heads = 0  # offset of the next trace's header and state pages
         self._sequences: list[int] = []  # offsets of STATE_SEQUENCE of all CPUs in all traces
         self._first_code = self._last_code = 0  # offsets of the code of ended traces; 0 for none
-        # Offsets [low, high) of free pieces between those.
+        # Offsets [low, high) of free pieces between the code of ended traces.
         self._released: list[tuple[int, int]] = []
         self._room = counters_room(machine.cpus)  # bytes at the end that are not allocated here
         self._size = size - self._room
@@ -164,7 +164,7 @@ class ScratchPool:
 
     @property
     def in_clause(self) -> bool:
-        """Return whether any CPU is executing a clause of any trace."""
+        """Whether any CPU is executing a clause of any trace."""
         return any(self.view[at] & 1 for at in self._sequences)
 
     def release(self, code: tuple[int, int]) -> None:

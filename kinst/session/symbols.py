@@ -38,7 +38,7 @@ def names_of(machine: StartedMachine) -> Names:
     def copies(address: int) -> list[str]:
         """Return the names of the inlined functions at an address of the kernel, not of a module.
 
-        Empty if the kernel's debug index is not in the cache; it is not built here.
+        Empty if the kernel's debug index is not in the cache; the index is not built here.
         """
         index = images.kernel.debug.made_index
         linked = images.kernel.back(address)
@@ -119,7 +119,8 @@ class GuestProgram:
     def symbol(self, module: str, address: int, code_start: int) -> ResolvedSymbol | None:
         """Return the function that contains an address of a process that executes this program.
 
-        None if the address is outside of the program's own code (in a library, for example).
+        None if the address is outside of the program's own code (in a library, for example). The
+        symbol has no name if no function contains the address.
 
         Args:
             module: the program's name.

@@ -1,4 +1,4 @@
-"""Tracees: what a trace runs on, a planted machine or only kinst's own process.
+"""Machine or process that a trace runs on: a planted machine, or only kinst's own process.
 
 Tested by tests/failures and tests/fake.
 """
@@ -118,7 +118,9 @@ class Tracee(Protocol):
         ...
 
     def share_in_probes(self) -> float:
-        """Return the share of time, 0 to 1, that the CPU with most hits spends in probes."""
+        """Return the share of time, 0 to 1, that the CPU that is most often in probes
+        spends there.
+        """
         ...
 
     def restore(self, gone: Gone | None, report: Report) -> TargetError | None:
@@ -131,7 +133,9 @@ class Tracee(Protocol):
 
 
 class HostAlone:
-    """Tracee without a machine: kinst's own process, which runs BEGIN, END and timers."""
+    """Implementation of Tracee without a machine: kinst's own process runs BEGIN, END and
+    timers.
+    """
 
     names = NO_NAMES
     gather = None
@@ -175,7 +179,9 @@ class HostAlone:
 
 
 class PlantedMachine:
-    """Tracee with a machine: its kernel, and the clauses that kinst's own process runs for it."""
+    """Implementation of Tracee with a machine, and with the clauses that kinst's own process runs
+    for it.
+    """
 
     def __init__(self, plan: TracePlan, machine: StartedMachine) -> None:
         """Write a plan's code and data, without the patches, into a stopped machine."""

@@ -79,8 +79,8 @@ class EnabledSite:
             of its descriptions that the probe matches (libdtrace compiles a clause for each:
             dt_compile_clause()).
         epid: epid of the first clause; the other clauses have the next numbers.
-        arguments: as in core.kernel.Found.
-        condition: as in core.kernel.Found.
+        arguments: how to find arg0, arg1, ...; empty if the probe has no arguments.
+        condition: a D expression that is true if the probe fires at a hit; "" if it always fires.
     """
 
     probe: Probe
@@ -297,9 +297,11 @@ class Descriptors:
 
 @dataclass(slots=True)
 class StoppedCpu:
-    """Number of the CPU that is stopped at a probe; -1 while no stop-planted probe is handled.
+    """Holder of the number of the CPU that is stopped at a probe; -1 while no CPU is stopped at a
+    probe.
 
-    The code that runs a clause on the host sets it; the clause's reads of user memory use it.
+    The code that runs a clause on the host sets the number; the clause's reads of user memory use
+    it.
     """
 
     number: int = -1
@@ -314,7 +316,8 @@ class HostSide:
         read: reads the target's memory.
         read_user: reads the memory of the process that the stopped CPU runs.
         stopped: the stopped CPU.
-        user: describes read_user for clause code; None without a machine.
+        user: the address of read_user and further facts about user memory, for clause code; None
+            without a machine.
     """
 
     read: native.NativeRead

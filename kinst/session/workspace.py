@@ -31,7 +31,7 @@ from kinst.session.values import (
 # Bytes of scratch for data and for code, in a machine that is opened for any programs.
 ROOM_FOR_DATA, ROOM_FOR_CODE = 64 << 20, 32 << 20
 ROOM_FOR_BATCHES = 96 << 20  # bytes for code and counters: in reach of all ISAs' jumps
-LEAST_FOR_BATCHES = 24 << 20  # two of them fit
+LEAST_FOR_BATCHES = 24 << 20  # bytes in which the code of two batches fits
 COUNTER = 8  # bytes
 
 
@@ -65,11 +65,11 @@ class Workspace:
     # Decoded text.
 
     def stand(self, among: Collection[int] | None = None, *, call_sites: bool = True) -> None:
-        """Stop the machine, and forget decoded instructions if the kernel has changed its text.
+        """Prepare the machine for the next reads and writes, and forget decoded instructions if the
+        kernel has changed its text.
 
-        The kernel changes its text when it switches jump labels. The machine stays stopped for the
-        reads and writes that follow. A machine whose memory can be read while it runs is not
-        stopped.
+        The machine is stopped and stays stopped, unless its memory can be read while it runs. The
+        kernel changes its text when it switches jump labels.
 
         Args:
             among: addresses of the functions that find() may return, None for all.
@@ -102,8 +102,8 @@ class Workspace:
     def leaders(self) -> Leaders | None:
         """Leaders of the kernel's basic blocks; None if no runs can be planted.
 
-        That is so if the ISA needs no runs, or if the machine must stop to be planted and its
-        memory cannot be searched.
+        No runs can be planted if the ISA needs none, or if the machine must stop to be planted and
+        its memory cannot be searched.
         """
         machine = self.machine
         if not machine.isa.RUN_SIZE:
@@ -152,8 +152,8 @@ class Workspace:
             self.ended += (EndedCode((start, plan.code_end), back, counters),)
 
     def _new_pool(self, program: EnabledProgram) -> ScratchPool:
-        """Map scratch for a program and return it, with reserves if the machine is to run any
-        programs.
+        """Map scratch for a program and return it; if the machine is opened for any programs, map
+        more than this program needs.
         """
         compiled, machine = program.compiled, self.machine
         data = compiled.sizes.data(machine.cpus)

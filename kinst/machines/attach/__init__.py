@@ -1,7 +1,7 @@
 """Kind of machine `attach`: a QEMU that runs on this host already, reached by its process, its GDB
 stub and its memory.
 
-MACHINE is found by name.
+MACHINE is its MachineKind, which kinst.machines finds by name.
 
 Tested by tests/machines/attach and tests/vm/attach.
 """

@@ -82,11 +82,11 @@ class GuestCalls:
 
     @contextmanager
     def thread(self) -> Iterator[Callable[..., int]]:
-        """Stop a thread of the guest, and yield a function with which kinst makes calls in that
-        thread.
+        """Stop a thread of the guest, and yield a function by which that thread makes calls for
+        kinst.
 
         The function takes the address of a kernel function and its arguments, and returns the
-        result. When the context ends, the thread gets its registers back.
+        result of the call. When the context ends, the thread gets its registers back.
 
         Raises TargetError if no thread can be stopped, or if a call does not return.
         """
@@ -106,8 +106,8 @@ class GuestCalls:
             nonlocal lost
             deadline = time.monotonic() + CALL_SECONDS
             lost = True
-            # It differs from the last one, to tell a thread that has returned from one that has not
-            # started.
+            # The stack pointer differs from that of the last call, so that a thread that has
+            # returned can be told from a thread that has not started.
             self._stack = next(landings)
             try:
                 result = self._landed(deadline, self._beginning(address, arguments))
@@ -135,8 +135,9 @@ class GuestCalls:
             self._retried(restore_registers)
 
     def _caught(self) -> int:
-        """Wait until a thread enters one of the functions, and return its CPU; all breakpoints are
-        removed.
+        """Wait until a thread enters a function that system calls lead to, and return its CPU.
+
+        The thread is stopped, and all breakpoints are removed.
         """
         entries = self._allocator.entries
 
@@ -180,8 +181,8 @@ class GuestCalls:
         return work()
 
     def _has_not_started(self) -> bool:
-        """Return whether the thread still has the program counter and stack pointer from before a
-        call.
+        """Return whether the thread has not begun its call: its program counter and stack pointer
+        are unchanged.
         """
         there = self._retried(lambda: self._debugger.registers(self._cpu))
         return (there[self._isa.pc], there[self._isa.sp]) == self._place

@@ -54,9 +54,9 @@ class Changes:
     """Changes that kinst has made in an attached machine, or was about to make.
 
     Attributes:
-        text: for each changed byte of code, by its address: its original value, and the values that
-            kinst may have written (several if a write may not have been made).
-        noted: for each byte of the last write, by its address: the new value; empty once the write
+        text: by the address of each changed byte of code, its original value and the values that
+            kinst may have written there (several if it is not known whether a write was made).
+        noted: by the address of each byte of the last write, its new value; empty once that write
             is known to have been made.
         ever: addresses of all bytes of code that were ever changed.
         tables: (physical address, old bytes, new bytes) of page-table entries, in the order of the

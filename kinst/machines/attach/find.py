@@ -186,7 +186,7 @@ def _is_other(ran: str, program: str) -> bool:
     """Return whether a QEMU emulates another ISA than the emulator `program`.
 
     Args:
-        ran: file name of the QEMU's program.
+        ran: file name of the QEMU's own program, for example qemu-system-x86_64.
     """
     if not ran.startswith("qemu-system-"):
         return False

@@ -71,7 +71,10 @@ class Reached:
 
 
 class Guardian:
-    """Server for one kinst and one machine, in a process of its own (wire/companion.py)."""
+    """Guardian of one attached machine for one kinst, in a process of its own (wire/companion.py).
+
+    It answers kinst's requests, and undoes kinst's changes at the end.
+    """
 
     def __init__(
         self,
@@ -292,10 +295,10 @@ class Guardian:
         )
 
     def allocate(self, size: int) -> tuple[GuestAllocation, int]:
-        """Allocate memory in the guest that kinst can map.  The machine is stopped before, and then
-        runs.
+        """Allocate memory in the guest that kinst can map.
 
-        Returns the allocation, and a file descriptor of its memory.
+        Returns the allocation, and a file descriptor of its memory. The machine is stopped when
+        this is called, and runs afterwards.
 
         Args:
             size: bytes.
@@ -318,8 +321,7 @@ class Guardian:
         return self._allocation, self._allocation.share(self._process, self._ram)
 
     def finish(self) -> tuple[str, int]:
-        """Undo all changes, disconnect from the stub and let the machine run.  It is stopped
-        before.
+        """Undo all changes in the stopped machine, disconnect from its stub and let it run.
 
         Returns a sentence about what could not be undone, or "", and -1 (no file descriptor).
         """
@@ -442,7 +444,7 @@ class Guardian:
         return ""
 
     def _undone(self) -> str:
-        """Undo all changes in a stopped machine.
+        """Undo all changes in the stopped machine, without disconnecting from its stub.
 
         Returns a sentence about what could not be undone, or "".
         """
@@ -478,8 +480,9 @@ class Guardian:
         self._changes.undone()
 
     def _leave_claims(self, word: int, idle: int) -> None:
-        """Forget kinst's claims on call sites if the kernel's own tracer is in use: they may be
-        released only while it has no user (Claims of core/system.py).
+        """Forget kinst's claims on call sites if the kernel's own tracer is in use.
+
+        Claims may be released only while the tracer has no user (Claims of core/system.py).
 
         Args:
             word: address of the kernel's variable that tells whether the tracer is in use.

@@ -1,7 +1,7 @@
 """Memory that kinst allocates in the guest's kernel, shares with QEMU, and frees.
 
-It is allocated in blocks of the kernel's largest sizes, each of which leaves of the page tables (2
-MB) can map. In QEMU's address space kinst replaces the blocks by memory that kinst maps as well.
+It is allocated in the kernel's largest blocks, of 4 or 2 MB, so that page-table entries for 2 MB
+can map it. In QEMU's address space kinst replaces the blocks by memory that kinst maps as well.
 
 Tested by tests/machines/attach/test_journal.py and tests/machines/attach/test_parts.py.
 """
@@ -178,7 +178,7 @@ def free(
     ram: Ram,
     note: Callable[[GuestAllocation], None],
 ) -> None:
-    """Free all blocks of an allocation, which are no longer shared and which no thread executes in.
+    """Free all blocks of an allocation; they are no longer shared, and no thread executes in them.
 
     If that fails, the allocation still has the blocks that were not freed. The block for page
     tables is not freed if the kernel has made entries of its own there.

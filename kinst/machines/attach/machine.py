@@ -37,8 +37,8 @@ from kinst.wire.sockets import claim_name
 
 
 class _Watched:
-    """Guest RAM for changes of page tables: the guardian is told of each write before it is
-    made.
+    """Guest RAM for page tables: each write is reported to the guardian and the journal before it
+    is made.
     """
 
     def __init__(self, ram: Ram, guardian: Companion, journal: Journal) -> None:

@@ -16,11 +16,11 @@ NEAR = 2048
 
 
 def read_places(read: Read, places: Sequence[tuple[int, int]], near: int = NEAR) -> list[bytes]:
-    """Return the bytes at each (address, size), in the same order, with one read for near ones.
+    """Read memory at many places with few reads; return the bytes at each place, in the same order.
 
     Args:
         read: reads memory, by address and size.
-        places: the addresses and sizes.
+        places: (address, size) of each place.
         near: the largest gap, in bytes, between two places that are read together.
 
     Raises what `read` raises.

@@ -40,9 +40,8 @@ class RamRange:
 
 
 def may_be_split(process: OtherProcess) -> bool:
-    """Return whether a QEMU has a range of memory that is too large for RAM below 4 GB alone.
-
-    RAM then continues at physical address 4 GB.
+    """Return whether a QEMU has a range of memory so large that guest RAM may continue
+    above 4 GB.
     """
     return any(end - start > min(_SPLITS) for start, end in process.writable(LEAST))
 

@@ -1,6 +1,7 @@
 """Kind of machine `gdb`: any machine that has a GDB stub.
 
-It has no scratch memory, so its probes are stop-planted. MACHINE is found by name.
+It has no scratch memory, so its probes are stop-planted. MACHINE is its MachineKind, which
+kinst.machines finds by name.
 
 Tested by tests/machines/test_gdb.py.
 """

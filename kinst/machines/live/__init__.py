@@ -1,6 +1,6 @@
 """Kind of machine `live`: the machine that kinst itself runs on.
 
-MACHINE is found by name.
+MACHINE is its MachineKind, which kinst.machines finds by name.
 
 Tested by tests/machines/live/test_parts.py and tests/vm/live.
 """

@@ -79,7 +79,7 @@ class HeldCommand:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            # The command's end closes the pipe, unless other processes hold it.
+            # The command's end closes the pipe, unless other processes have it open.
             if self._open:
                 self._read(min(left, 0.05))
             else:

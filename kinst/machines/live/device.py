@@ -67,12 +67,12 @@ class Info:
 
     Attributes:
         version: version of the module's requests.
-        cpus: number of CPUs that may ever be online.
+        cpus: number of CPUs that are online.
         text: address of the kernel's text.
         scratch: address of scratch, 0 if there is none.
         scratch_size: bytes of scratch.
         planted: number of planted sites.
-        stuck: number of sites that could not be restored.
+        stuck: number of sites that could not be restored, because another tracer's bytes are there.
     """
 
     version: int
@@ -270,8 +270,8 @@ class Device:
             ) from error
 
     def beat(self) -> bool:
-        """Send a heartbeat; return whether the module had already restored all sites for want of
-        one.
+        """Send a heartbeat to the module; return whether it has restored all sites because none
+        came in time.
         """
         return bool(_WORD.unpack(self._ask(6, _READ, bytes(_WORD.size)))[0])
 

@@ -239,7 +239,13 @@ class GuestMemory:
         """Return the virtual address at which map_near() would map `size` bytes, without mapping
         them.
 
-        Arguments are as in map_near(). Raises TargetError if there is no room.
+        Args:
+            near: addresses [low, high) of the kernel's code.
+            virtual_layout: the system's virtual layout, which tells where memory may be mapped.
+            reach: addresses [low, high) within branch reach of all but the first `data` bytes.
+            data: bytes at the start that need not be in reach.
+
+        Raises TargetError if there is no room.
         """
         read = self._read_table
         if self._paging.walk(read, self.root, near[0]) is None:
@@ -330,7 +336,7 @@ def need_process(address: int, size: int) -> None:
 
 
 def _runs(free: Sequence[int], slot: int) -> list[range]:
-    """Join neighbouring free slots, and return each row of neighbours as range(start, end, slot).
+    """Join neighbouring free slots, and return each contiguous area as range(start, end, slot).
 
     Args:
         free: addresses of free slots.

@@ -1,6 +1,6 @@
 """Kind of machine `vm`: a kernel that kinst boots in QEMU.
 
-MACHINE is found by name.
+MACHINE is its MachineKind, which kinst.machines finds by name.
 
 Tested by tests/vm.
 """
@@ -21,7 +21,7 @@ from kinst.machines.vm.cpus import cpus_of, says_cpus
 if TYPE_CHECKING:
     from kinst.core.machine import EarlyStart, MachineConfig, Target
 
-# Of a guest, which is asked of every command: the rest of this machine is not loaded for it.
+# Every command asks for these abilities; the rest of this folder is not loaded for that.
 ABILITIES = Abilities(boots=True, writes_code=True, runs_commands=True)
 MOST_CPUS = 255  # of QEMU's machines
 LEAST_MEMORY = 128 << 20

@@ -32,7 +32,9 @@ def says_cpus(arguments: Sequence[str]) -> bool:
 
 
 def _count(value: str) -> int:
-    """Return the largest number of CPUs that a value of -smp allows, 0 if it does not tell."""
+    """Return the largest number of CPUs that a value of -smp allows, 0 if the value sets no
+    number.
+    """
     number, most, product = "", 0, 0
     for part in value.split(","):
         key, equals, text = part.partition("=")

@@ -96,7 +96,8 @@ def surroundings(root: Path) -> Surroundings:
 def in_surroundings(command: str, around: Surroundings) -> str:
     """Return a shell script that sets the environment and the working folder, then runs a command.
 
-    Variables whose names are not valid in a shell are left out (bash exports functions so).
+    Variables whose names are not valid in a shell are left out (bash exports functions under such
+    names).
     """
     lines = [
         f"export {name}={shlex.quote(value)}"

@@ -1,8 +1,8 @@
 """Test whether KVM works on this host, and the stored result of that test.
 
 On some hosts /dev/kvm can be opened, but a guest hangs early in its boot. So prove() boots a kernel
-without a file system: KVM works if the kernel gets as far as to panic because it has none. The
-result is valid until the host boots or QEMU changes; verdict() only reads it from a file.
+without a file system: KVM works if the kernel gets as far as to panic for want of a file system.
+The result is valid until the host boots or QEMU changes; verdict() only reads it from a file.
 
 Tested by tests/machines/vm/test_machine.py.
 """
@@ -50,7 +50,7 @@ def verdict(cache: Path, board: Board) -> bool | None:
 
 
 def prove(cache: Path, board: Board, kernel: Path, boot: Boot, deadline: float = 8.0) -> bool:
-    """Boot a kernel under KVM, store in the cache folder whether it comes up, and return that.
+    """Boot a kernel under KVM; return whether it comes up, and store that in the cache folder.
 
     Returns False at once if the host has no KVM for this board.
 

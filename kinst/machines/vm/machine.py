@@ -322,7 +322,7 @@ class Vm(Guest):
         self._beat_seen = time.monotonic()
 
     def _hung(self) -> Gone | None:
-        """Return the event of a machine that hangs; None if it does not hang.
+        """Return Gone, with the reason, if the machine hangs; otherwise None.
 
         The machine hangs if no timer tick is counted for some seconds and a CPU has interrupts off
         in all samples. Without ticks but with interrupts on, the machine may sleep.

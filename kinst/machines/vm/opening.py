@@ -24,7 +24,7 @@ from kinst.machines.vm.warm import EarlyGuest, early_guest, warm_start
 def start_early(config: MachineConfig) -> EarlyGuest | None:
     """Start a guest from its saved state, before its configuration is complete.
 
-    None if it has no saved state, or is only to be read.
+    None if the guest has no saved state, or is only to be read.
     """
     if config.read_only or config.kernel is None or config.boot is None:
         return None
@@ -58,7 +58,7 @@ def open_guest(config: MachineConfig, on_output: Callable[[bytes], None] | None)
 
 
 def _wanted(config: MachineConfig, kernel: Path, boot: Boot) -> VmConfig:
-    """Return the configuration of QEMU for a machine's configuration."""
+    """Convert the configuration of a machine into the configuration of a QEMU."""
     options, board = config.options, config.isa.board
     root = Path(options.root).resolve() if options.root else None
     writable = [Path(name).resolve() for name in options.writable]

@@ -101,8 +101,9 @@ class PhysicalLayout:
 def scratch_size(wanted: int) -> int:
     """Return the bytes of scratch to set aside in a guest for a program that wants `wanted` bytes.
 
-    All programs that want less than _SCRATCH get that size, since a saved state fits only one size
-    of RAM. Scratch takes no memory of the host until it is written.
+    The size is _SCRATCH, or for programs that want more the next power of two: a saved state fits
+    only one size of RAM, so there must be few sizes. Scratch takes no memory of the host until it
+    is written.
     """
     return max(_SCRATCH, 1 << (wanted - 1).bit_length())
 
@@ -156,9 +157,9 @@ def _head(kernel: Path) -> bytes:
 def can_be_saved(config: VmConfig, board: Board) -> bool:
     """Return whether the state of a guest with this configuration can be saved and loaded.
 
-    It cannot be under KVM; with the user's own initrd, in which nothing sets the clock after
-    loading; with the user's arguments for QEMU, which may name files that change; and with folders
-    of the host whose devices are present from the start, since QEMU cannot save such devices.
+    False under KVM; with the user's own initrd, in which nothing sets the clock after loading; with
+    the user's arguments for QEMU, which may name files that change; and with folders of the host
+    whose devices are present from the start, since QEMU cannot save such devices.
     """
     if config.states is None or not config.control or config.qemu_args or config.accel != "tcg":
         return False
@@ -192,7 +193,7 @@ def _devices(config: VmConfig, board: Board, fds: Mapping[str, str], ram: str) -
     for name in _CHANNELS:
         argv += ["-chardev", f"socket,id={name},fd={fds[name]}"]
     for name, device in zip(("console", "output", "control"), m.SERIAL, strict=True):
-        # Without a name of a device, it is the one port that the machine has by itself.
+        # Without a device name, the port is the one that the machine has by itself.
         card = ["-device", f"{device},chardev={name}"]
         argv += card if device else ["-serial", f"chardev:{name}"]
     argv += slots(c.shares, board.CARD_SLOT) if can_be_saved(c, board) else []

@@ -53,9 +53,9 @@ def code_at_hand(isa: Isa, physical: Physical, registers: Mapping[str, int]) -> 
 
 
 def _in_memory(physical: Physical, pages: Iterable[int]) -> set[int]:
-    """Return those of the physical pages that are in RAM.
+    """Return the pages, of these physical pages, that are in RAM.
 
-    Before the kernel has set up its page tables, a walk of them may lead anywhere.
+    Before the kernel has set up its page tables, a walk of a CPU's page tables may lead anywhere.
     """
     present = set()
     for page in pages:

@@ -5,11 +5,12 @@ A file has all pages of RAM that are not zero, and QEMU's state of CPUs and devi
     magic, SHA-256 of the key and the rest of the header | number of runs, bytes of device state |
     runs: offset in RAM, bytes, CRC-32 | device state | padding to a page | the runs' contents
 
-A run is a sequence of such pages without a gap. All of a file is checked when it is read: full
-disks truncate files in a cache, and crashes zero them; a guest with such a state would fail much
-later. A plain sum of words would take a tenth of the time, but would not detect words that have
-changed places. A file is first written under another name, so that readers see all of it or
-nothing.
+Here a run is a sequence of neighbouring pages that are not zero.
+
+All of a file is checked when it is read: full disks truncate files in a cache, and crashes zero
+them; a guest with such a state would fail much later. A plain sum of words would take a tenth of
+the time, but would not detect words that have changed places. A file is first written under another
+name, so that readers see all of it or nothing.
 """
 
 from __future__ import annotations

@@ -49,13 +49,13 @@ class SavedBearings:
 
     @classmethod
     def of(cls, line: bytes) -> SavedBearings:
-        """Parse a line that SavedBearings.line has made."""
+        """Return the values that SavedBearings.line has written into a line."""
         *root, text = json.loads(line)
         return cls(Root(*root), text)
 
 
 class WarmStart:
-    """Saved state for guests of one configuration, which may not exist yet."""
+    """Saved state for guests of one configuration; the state may not exist yet."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self._states = SavedStates(folder)
@@ -72,7 +72,7 @@ class WarmStart:
     def save(self, qemu: Qemu, bearings: SavedBearings) -> int:
         """Save the state of a stopped guest, from which later guests continue.
 
-        Returns the bytes of the file, 0 if the state could not be saved.
+        Returns the size of the file in bytes, 0 if the state could not be saved.
 
         Args:
             bearings: where the kernel is in the guest's memory.
@@ -86,8 +86,7 @@ class WarmStart:
         return self._states.save(self._key, qemu.memory.view, qemu.memory.extents(), devices)
 
     def load(self, qemu: Qemu) -> None:
-        """Load the saved state into a QEMU that waits for one, let its guest run, and set the
-        guest's clock.
+        """Load the saved state into a waiting QEMU, let its guest run, and set the guest's clock.
 
         Raises TargetError if that fails.
         """
@@ -174,7 +173,7 @@ def early_guest(config: VmConfig, board: Board) -> EarlyGuest | None:
 
 
 def warm_start(config: VmConfig, board: Board) -> WarmStart | None:
-    """Return the saved state for guests of a configuration, which may not exist yet.
+    """Return the saved state for guests of a configuration; the state may not exist yet.
 
     None if the state of such guests is never saved. Raises TargetError if QEMU is missing.
     """
