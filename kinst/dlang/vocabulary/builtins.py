@@ -140,7 +140,7 @@ def kind_of(name: str) -> str | None:
 
 
 def is_not_yet(name: str) -> bool:
-    """Return whether dtrace(1) has a built-in of this name and kinst does not have it yet."""
+    """Return whether dtrace(1) has a built-in or subroutine of this name that kinst lacks."""
     return (
         name in ARRAYS_NOT_YET
         or name in VARIABLES_NOT_YET
