@@ -1,5 +1,5 @@
 /*
- * Who are the parent and the parent's parent?
+ * What are the names of the parent process and of its parent?
  * Run: kinst -s examples/ancestors.d -c 'sh -c date; true' sh
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * How many reads are larger than a size?  (macros $$1 and $2)
+ * How many reads are larger than a given size?  (macros $$1 and $2)
  * Run: kinst -s examples/big_reads.d -c 'dd if=/dev/zero of=/dev/null bs=64k count=20' dd 1000
  */
 #pragma D option quiet

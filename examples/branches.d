@@ -1,5 +1,5 @@
 /*
- * How big are reads?  (if and else)
+ * How many reads ask for 1, 100 or 4096 bytes?  (if and else)
  * Run: kinst -s examples/branches.d -c 'for size in 1 7 100 4k; do dd if=/dev/zero of=/dev/null bs=$size count=9; done' dd
  */
 #pragma D option quiet

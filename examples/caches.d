@@ -1,5 +1,5 @@
 /*
- * From which caches are objects allocated?
+ * From which slab caches are objects allocated?
  * Run: kinst -s examples/caches.d -c 'ls -R /proc/sys/net | wc -l'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Which files are opened, with which result, as truss(1) shows it?  (strjoin)
+ * Which files are opened, and with which result, in the form of truss(1)?  (strjoin)
  * Run: kinst -s examples/calls_and_their_results.d -c 'cat /etc/passwd /no/such/file' cat
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Who gives up the CPU, how often?
+ * Which programs give up the CPU, and how often?
  * Run: kinst -s examples/context_switches.d -c 'for n in 1 2 3; do usleep 1000; done'
  */
 #pragma D option quiet

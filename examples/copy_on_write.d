@@ -1,5 +1,5 @@
 /*
- * Who copies pages on write after a fork?
+ * Which programs copy pages when they write after a fork?
  * Run: kinst -s examples/copy_on_write.d -c 'for n in 1 2 3; do date | wc -c; done'
  */
 #pragma D option quiet

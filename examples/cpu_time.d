@@ -1,5 +1,5 @@
 /*
- * How long do threads run between two of their switches?  (vtimestamp, ns, longest)
+ * For how long does each program run at most between two switches?  (vtimestamp, ns)
  * Run: kinst -s examples/cpu_time.d -c 'md5sum /bin/busybox'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * What does the current task say of itself?
+ * Which names and ids does the current task's structure contain?
  * Run: kinst -s examples/current_task.d -c 'sh -c date; true'
  */
 #pragma D option quiet

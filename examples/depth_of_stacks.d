@@ -1,5 +1,5 @@
 /*
- * How deep are stacks when memory is allocated?
+ * How deep is the kernel's stack when memory is allocated?
  * Run: kinst -s examples/depth_of_stacks.d -c 'ls -R /proc/sys/net | wc -l'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Who duplicates descriptors?
+ * Which programs duplicate descriptors?
  * Run: kinst -s examples/duplicated_files.d -c 'date >/tmp/x; date | wc -c'
  */
 #pragma D option quiet

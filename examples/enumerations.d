@@ -1,5 +1,5 @@
 /*
- * Which values do constants of a kernel's enumeration have?
+ * Which values do the constants of an enumeration of the kernel have?
  * Run: kinst -s examples/enumerations.d -c 'sh -c date; true'
  */
 #pragma D option quiet

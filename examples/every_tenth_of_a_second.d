@@ -1,5 +1,5 @@
 /*
- * How do counts grow, every 100 ms?  (tick)
+ * How many reads are there in total, printed every 100 ms?  (tick)
  * Run: kinst -s examples/every_tenth_of_a_second.d -c 'for n in 1 2 3; do wc -l /proc/meminfo; usleep 100000; done'
  */
 #pragma D option quiet

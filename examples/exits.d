@@ -1,5 +1,5 @@
 /*
- * How do processes end?
+ * With which status do processes end?
  * Run: kinst -s examples/exits.d -c "true; false; sh -c 'exit 7'"
  */
 #pragma D option quiet

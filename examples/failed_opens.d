@@ -1,5 +1,5 @@
 /*
- * Which opens fail, of whom, with which error?
+ * Which programs fail to open files, and with which error?
  * Run: kinst -s examples/failed_opens.d -c 'cat /etc/passwd /no/such/file'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * What happened on the way of the opens that fail, and only of those?  (speculation)
+ * Which arguments had the opens that failed?  (speculation)
  * Run: kinst -s examples/failing_opens_in_detail.d -c 'cat /etc/passwd /no/such/file' cat
  */
 #pragma D option quiet

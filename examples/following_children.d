@@ -1,5 +1,5 @@
 /*
- * How many system calls do the command and its descendants make?  (progenyof)
+ * How many system calls do the command and its descendants make together?  (progenyof)
  * Run: kinst -s examples/following_children.d -c 'date; uname -r'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Which processes are made?
+ * Which processes are created?
  * Run: kinst -s examples/forks.d -c 'for n in 1 2 3; do date | wc -c; done' sh
  */
 #pragma D option quiet

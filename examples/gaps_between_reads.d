@@ -1,5 +1,5 @@
 /*
- * How long is it from one read to the next of the same thread?
+ * How much time is between two reads of the same thread?
  * Run: kinst -s examples/gaps_between_reads.d -c 'dd if=/dev/zero of=/dev/null bs=4k count=50' dd
  */
 #pragma D option quiet

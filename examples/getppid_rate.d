@@ -1,5 +1,5 @@
 /*
- * How close together are calls of getppid(2)?
+ * How much time is between two calls of getppid(2)?
  * Run: kinst -s examples/getppid_rate.d -c 'for n in 1 2 3 4; do sh -c true; done' sh
  */
 #pragma D option quiet

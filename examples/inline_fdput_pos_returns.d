@@ -1,5 +1,5 @@
 /*
- * Does each entry of the inline function fdput_pos() have its return?
+ * Does each entry of the inline function fdput_pos() have a return?
  * Run: kinst -s examples/inline_fdput_pos_returns.d -c 'wc -l /etc/passwd /proc/meminfo' wc
  */
 #pragma D option quiet

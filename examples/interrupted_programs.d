@@ -1,5 +1,5 @@
 /*
- * Whom do timer interrupts interrupt?
+ * Which programs do timer interrupts interrupt?
  * Run: kinst -s examples/interrupted_programs.d -c 'md5sum /bin/busybox'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Who in the kernel calls kmalloc(), for how many bytes?  (caller)
+ * Which functions of the kernel call kmalloc(), and for how many bytes?  (caller)
  * Run: kinst -s examples/kmalloc_callers.d -c 'ls -R /proc/sys/net | wc -l'
  */
 #pragma D option quiet

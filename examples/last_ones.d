@@ -1,5 +1,5 @@
 /*
- * What were the last writes before the end?  (bufpolicy=ring)
+ * What were the last writes before the trace ended?  (bufpolicy=ring)
  * Run: kinst -s examples/last_ones.d -c 'dd if=/dev/zero of=/dev/null bs=4k count=50' dd
  */
 #pragma D option quiet

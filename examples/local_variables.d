@@ -1,5 +1,5 @@
 /*
- * What is a local variable of vfs_read() at an instruction?
+ * Which value has a local variable of vfs_read() at an instruction?
  * Run: kinst -s examples/local_variables.d -c 'dd if=/dev/zero of=/dev/null bs=4k count=50' dd
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * How often does a thread come back on another CPU?
+ * How often does a thread continue on another CPU?
  * Run: kinst -s examples/migrations.d -c 'for n in $(seq 30); do usleep 10000; done' sh
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Which directories are made?
+ * Which directories are created?
  * Run: kinst -s examples/new_directories.d -c 'mkdir -p /tmp/a/b/c'
  */
 #pragma D option quiet

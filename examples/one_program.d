@@ -1,5 +1,5 @@
 /*
- * How often does the program that is named as argument read?  (macro $$1)
+ * How often does the program read whose name is the argument?  (macro $$1)
  * Run: kinst -s examples/one_program.d -c 'wc -l /etc/passwd /proc/meminfo' wc
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Which files are opened, one line each?
+ * Which files are opened?  (one line for each)
  * Run: kinst -s examples/opensnoop.d -c 'md5sum /etc/passwd /proc/cpuinfo'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Are pages touched in order: how many faults come one page after the one before?
+ * Do page faults touch neighbouring pages one after the other?
  * Run: kinst -s examples/page_fault_order.d -c 'dd if=/dev/zero of=/dev/null bs=1M count=3' dd
  */
 #pragma D option quiet

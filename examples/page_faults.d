@@ -1,5 +1,5 @@
 /*
- * Who has page faults?
+ * Which programs have page faults?
  * Run: kinst -s examples/page_faults.d -c 'date; sort /proc/meminfo | tail -n 2'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Do page faults read or write?  (FAULT_FLAG_WRITE is 1)
+ * How many page faults are reads, and how many are writes?  (FAULT_FLAG_WRITE is 1)
  * Run: kinst -s examples/page_faults_writing.d -c 'date; sort /proc/meminfo | tail -n 2'
  */
 #pragma D option quiet

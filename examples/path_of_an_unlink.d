@@ -1,5 +1,5 @@
 /*
- * Which functions does one unlink(2) go through?  (flow, by indentation)
+ * Which functions does one unlink(2) go through?  (flowindent)
  * Run: kinst -s examples/path_of_an_unlink.d -c 'touch /tmp/x; rm /tmp/x' rm
  */
 #pragma D option flowindent

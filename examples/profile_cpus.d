@@ -1,5 +1,5 @@
 /*
- * Which CPUs are sampled, 97 times a second each?
+ * How often is each CPU sampled, at 97 times a second?
  * Run: kinst -s examples/profile_cpus.d -c 'md5sum /bin/busybox; sleep 0.2'
  */
 #pragma D option quiet

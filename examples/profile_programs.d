@@ -1,5 +1,5 @@
 /*
- * What runs, by samples?
+ * Which programs run, by samples?
  * Run: kinst -s examples/profile_programs.d -c 'for n in 1 2 3 4 5; do md5sum /bin/busybox; done'
  */
 #pragma D option quiet

@@ -4,7 +4,7 @@
  */
 #pragma D option quiet
 fbt::do_dentry_open:entry { fresh[arg0] = 1; }
-/* Closed: the kernel uses its memory for another file, perhaps for a pipe, which nobody opens. */
+/* When a file is closed, the kernel may use its memory for another file, such as a pipe, which is never opened. */
 fbt::__fput:entry { fresh[arg0] = 0; }
 fbt::vfs_read:entry
 /fresh[arg0] && execname == $$1/

@@ -1,5 +1,5 @@
 /*
- * Which registers does vfs_read() begin with?
+ * Which values do the registers have when vfs_read() begins?
  * Run: kinst -s examples/registers.d -c 'wc -l /etc/passwd /proc/meminfo' wc
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Which kernel is this?
+ * Which release of the kernel is this?
  * Run: kinst -s examples/release.d
  */
 #pragma D option quiet

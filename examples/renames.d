@@ -1,5 +1,5 @@
 /*
- * What is renamed to what?
+ * Which files are renamed, and to which names?
  * Run: kinst -s examples/renames.d -c 'touch /tmp/x; mv /tmp/x /tmp/y'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Who allocates socket buffers?  (two frames of each stack)
+ * Which code allocates socket buffers?  (two frames of each stack)
  * Run: kinst -s examples/short_stacks.d -c 'ping -c 3 127.0.0.1'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * What is in the name of a directory entry?  (print() of a structure)
+ * Which members has the name of a directory entry?  (print() of a structure)
  * Run: kinst -s examples/shown_structure.d -c 'touch /tmp/x; rm /tmp/x'
  */
 #pragma D option quiet

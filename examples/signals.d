@@ -1,5 +1,5 @@
 /*
- * Which signals are sent, by whom, to whom?
+ * Which signals are sent, by which program, to which?
  * Run: kinst -s examples/signals.d -c 'sleep 10 & usleep 50000; kill $!'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * How big is a task, and where is its name?
+ * How big is a task's structure, and at which offset is the name in it?
  * Run: kinst -s examples/sizes_of_structures.d -c 'sh -c date; true'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Do sleeps take as long as was asked for?
+ * How much longer do sleeps take than was asked for?
  * Run: kinst -s examples/sleepers.d -c 'sleep 0.01' sleep
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * By which ways is vfs_write() reached?
+ * By which calls is vfs_write() reached?
  * Run: kinst -s examples/stacks_of_writes.d -c 'dd if=/dev/zero of=/dev/null bs=4k count=50' dd
  */
 #pragma D option quiet

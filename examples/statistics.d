@@ -1,5 +1,5 @@
 /*
- * How big are reads: least, most, mean, standard deviation?
+ * How big are reads: minimum, maximum, mean, standard deviation?
  * Run: kinst -s examples/statistics.d -c 'wc -l /etc/passwd /proc/meminfo' wc
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * What is a system call's structure in user memory?  (copyin of a struct timespec)
+ * Which structure in user memory is the argument of a system call?  (copyin of a struct timespec)
  * Run: kinst -s examples/syscall_arguments.d -c 'sleep 0.01' sleep
  */
 #pragma D option quiet

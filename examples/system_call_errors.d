@@ -1,5 +1,5 @@
 /*
- * Which reads, writes and opens fail, of whom, with which error?
+ * Which programs' reads, writes and opens fail, and with which error?
  * Run: kinst -s examples/system_call_errors.d -c 'cat /etc/passwd /no/such/file'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Where does the command's time go, by system call?  (ns, sum)
+ * In which system calls does the command spend its time?  (ns, sum)
  * Run: kinst -s examples/system_call_time.d -c 'dd if=/dev/zero of=/dev/null bs=64k count=200'
  */
 #pragma D option quiet

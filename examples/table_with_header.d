@@ -1,5 +1,5 @@
 /*
- * How many reads and how many bytes, side by side under a header?
+ * How many reads and bytes has each program, in a table with a header?
  * Run: kinst -s examples/table_with_header.d -c 'wc -l /etc/passwd; md5sum /bin/busybox'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Who forks, and whose child is that?  (a translator of one's own)
+ * Which processes fork, and which process is their parent?  (a translator of one's own)
  * Run: kinst -s examples/task_translator.d -c 'date | wc -c'
  */
 #pragma D option quiet

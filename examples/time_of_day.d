@@ -1,5 +1,5 @@
 /*
- * When, by the clock on the wall?
+ * At which time of day does something happen?
  * Run: kinst -s examples/time_of_day.d -c 'for n in 1 2 3; do date | wc -c; done' sh
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Who are the five that read most?
+ * Which five programs read most?
  * Run: kinst -s examples/top_readers.d -c 'wc -l /etc/passwd; md5sum /bin/busybox'
  */
 #pragma D option quiet

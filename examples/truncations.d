@@ -1,5 +1,5 @@
 /*
- * To which lengths are files cut?
+ * To which lengths are files truncated?
  * Run: kinst -s examples/truncations.d -c 'truncate -s 4096 /tmp/x'
  */
 #pragma D option quiet

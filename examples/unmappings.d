@@ -1,5 +1,5 @@
 /*
- * How much is unmapped by munmap(2)?
+ * How much memory is unmapped by munmap(2)?
  * Run: kinst -s examples/unmappings.d -c 'bzip2 </etc/passwd | bunzip2' bunzip2
  */
 #pragma D option quiet

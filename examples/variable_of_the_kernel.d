@@ -1,5 +1,5 @@
 /*
- * How far does the kernel's clock go on?
+ * By how much does a clock variable of the kernel advance?
  * Run: kinst -s examples/variable_of_the_kernel.d -c 'sleep 0.1'
  */
 #pragma D option quiet

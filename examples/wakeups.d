@@ -1,5 +1,5 @@
 /*
- * Who wakes whom?
+ * Which program wakes which other program?
  * Run: kinst -s examples/wakeups.d -c 'date | wc -c'
  */
 #pragma D option quiet
