@@ -513,8 +513,8 @@ class Shared(Expr):
 
 
 def root_of(address: Expr) -> Expr | None:
-    """Return the read of the structure, array or string variable from which an address is computed;
-    None if the address is not computed from a variable.
+    """Return the expression that reads the structure, array or string variable from which an
+    address is computed; None if the address is not computed from a variable.
     """
     while True:
         if isinstance(address.type, StructType | ArrayType):

@@ -51,7 +51,7 @@ class CopyExit:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """The nodes of a flow graph in which control is inside a region."""
+    """The nodes of a flow graph in which control is inside an inlined copy."""
 
     entry: int  # the node by which control enters
     nodes: frozenset[int]  # empty if no instruction begins at the entry: the kernel rewrote it
@@ -85,8 +85,8 @@ def regions_of(copies: Iterable[InlineCopy]) -> Regions:
 
 
 def graphs_of(regions: Sequence[CopyRegion], kernel: Kernel) -> dict[int, Graph]:
-    """Return the flow graph of the function around each region, by the region's entry. A region
-    whose entry is outside every function has no graph.
+    """Return the flow graph of the function around each region's inlined copies, by the region's
+    entry. A region whose entry is outside every function has no graph.
     """
     whole: dict[int, tuple[Sequence[Function], list[CopyRegion]]] = {}
     for region in regions:
@@ -118,7 +118,9 @@ def dead_ends_of(kernel: Kernel) -> frozenset[int]:
 
 
 def stay(region: CopyRegion, graph: Graph) -> Stay:
-    """Return the nodes of the flow graph in which control is inside the region."""
+    """Return the nodes of the flow graph in which control is inside the inlined copies of a
+    region.
+    """
     entry = graph.node_at(region.entry)
     if entry is None:
         return Stay(-1, frozenset(), False, False)
@@ -136,7 +138,9 @@ def stay(region: CopyRegion, graph: Graph) -> Stay:
 
 
 def never(address: int) -> bool:
-    """Return False for every address: a `refused` function that refuses no instruction."""
+    """Return False, so that no instruction counts as refused: the default of parameters named
+    `refused`.
+    """
     return False
 
 
@@ -165,8 +169,8 @@ def entry_place(entry: int, graph: Graph, refused: Callable[[int], bool] = never
 
 
 def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> list[CopyExit]:
-    """Return every exit of a region, sorted by address, each with the condition on which control
-    leaves.
+    """Return every exit of an inlined copy, sorted by address, each with the condition on which
+    control leaves the copy.
 
     The usual exit is a node's last instruction. If it may or may not leave the copy, and it cannot
     be planted (it is inside an exclusive sequence) or D cannot tell whether it will leave (it may
@@ -177,6 +181,7 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
     instruction, so there are still as many returns as entries.
 
     Args:
+        stay: the nodes in which control is inside the copy.
         refused: tells whether the instruction at an address is refused.
     """
     inside = set(stay.nodes)

@@ -30,7 +30,7 @@ _FILE = re.compile(r"([\w.+-]+\.(?:c|h|S|rs|cc|cpp))(?:@([0-9]+)(\*?))?\Z")
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A source line in those functions that a description matches."""
+    """A source line that a description names, in those functions that the description matches."""
 
     module: str
     function: str
@@ -41,7 +41,9 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A source file, which means all the functions that it declares, or one line of the file."""
+    """A source file that a description names: all functions that the file declares, or one of its
+    lines.
+    """
 
     module: str
     name: str

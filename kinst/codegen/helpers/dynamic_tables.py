@@ -197,7 +197,8 @@ class DynamicTable:
 
         Args:
             line: address of the bucket's line of tags.
-            each: see walk().
+            each: each(line, offset, tag, next) emits the code for one tag, which ends with a
+                branch; `next` is the label of the code for the next tag.
         """
         code = self.code
         at = code.local(64)

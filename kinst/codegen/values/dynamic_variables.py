@@ -161,8 +161,11 @@ def _layout(firing: Firing, variable: typed.Variable) -> DynamicLayout:
 def _key(
     firing: Firing, variable: typed.Variable, layout: DynamicLayout, keys: Sequence[Lowered]
 ) -> IrValue:
-    """Emit LLVM IR that puts the keys in the form that helpers/dynamic_tables.py takes; return the
-    key if it is one word, else the key's address.
+    """Emit LLVM IR that joins the values of a dynamic variable's keys to the key in its hash table;
+    return the joined key if it is one word, else its address in working memory.
+
+    Args:
+        keys: values of the keys.
     """
     code = firing.code
     if variable.length:

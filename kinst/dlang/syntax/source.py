@@ -141,8 +141,8 @@ _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9A-Fa-f]+|.)", re.DOTALL)
 
 
 def unescape(text: str) -> bytes:
-    """Return the bytes of the text between the quotes of a string constant. C's escapes are
-    replaced. A backslash before any other character is dropped.
+    """Replace C's escapes in the text between the quotes of a string constant, and drop a backslash
+    before any other character; return the constant's bytes.
     """
     out = bytearray()
     at = 0
@@ -163,16 +163,21 @@ def unescape(text: str) -> bytes:
 
 
 def string_value(text: str) -> bytes:
-    """Return the bytes of the text between the quotes of a string constant, up to the first NUL, as
-    in DTrace.
+    """Return the bytes of a string constant up to its first NUL, as DTrace does.
+
+    Args:
+        text: the text between the constant's quotes, with escapes.
     """
     return unescape(text).split(b"\0", 1)[0]
 
 
 def character_value(text: str, span: Span) -> IntLiteral:
-    """Return the value of the text between the quotes of a character constant; 'ab' is 0x6162.
+    """Return the value of a character constant; 'ab' is 0x6162.
 
     Raises DError D_CHR_NULL (empty), D_CHR_OFLOW (over 8 bytes).
+
+    Args:
+        text: the text between the constant's quotes, with escapes.
     """
     data = unescape(text)
     if not data:
@@ -186,7 +191,7 @@ _PRINTED = {v: k for k, v in _ESCAPES.items() if k not in "'?"}
 
 
 def escape(data: bytes) -> str:
-    """Return the text between the quotes of a string constant with these bytes: the inverse of
+    """Escape bytes for a string constant; return the text to put between its quotes. The inverse of
     unescape().
     """
     out = []
