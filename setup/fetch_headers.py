@@ -1,8 +1,10 @@
-"""Fetch the headers of the kernel that kinst traces, for the tests that build its module:
-fetch_headers.py, with the checkout on PYTHONPATH.
+"""Fetch the headers of the kernel that kinst traces, for the tests that build kinst's kernel
+module.
 
-Prints nothing if they are there already.  If a mirror or the network fails, it says so and tries
-again.
+    fetch_headers.py    (with the checkout on PYTHONPATH)
+
+Prints nothing if the headers have been fetched already. If a mirror or the network fails, prints
+the error and tries again.
 """
 
 from __future__ import annotations

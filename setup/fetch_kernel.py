@@ -1,7 +1,10 @@
-"""Fetch a kernel to trace, showing progress: fetch_kernel.py ISA [VERSION] [--refresh].
+"""Fetch a kernel to trace, showing progress.
 
-Without a version it is kinst's usual one.  Prints nothing if the kernel is there already, unless
---refresh asks for a newer one.  If a mirror or the network fails, it says so and tries again.
+    fetch_kernel.py ISA [VERSION] [--refresh]
+
+Without a version it fetches the kernel that kinst boots by default. Prints nothing if the kernel
+has been fetched already; --refresh fetches a newer build if there is one. If a mirror or the
+network fails, prints the error and tries again.
 """
 
 from __future__ import annotations
@@ -22,13 +25,14 @@ from kinst.kernels.fetch import Prepared, Progress, prepare, prepared
 from kinst.machines.vm.kvm import prove, verdict
 from kinst.systems import of_host
 
-_EVERY = 5.0  # seconds between two lines without a terminal
-PAUSES = (5.0, 20.0)  # seconds before another attempt
+_EVERY = 5.0  # seconds between two lines of progress if there is no terminal
+PAUSES = (5.0, 20.0)  # seconds before the second and the third attempt
 Fetched = TypeVar("Fetched")
 
 
 def _prove_kvm(isa: str, kernel: Prepared) -> None:
-    """Find out once for each boot of this host whether KVM works; kinst then uses it."""
+    """Test whether KVM works on this host, once for each boot of the host, and save the result for
+    kinst."""
     board, boot = load(isa).board, of_host().boot(load(isa))
     if boot is not None and verdict(cache_folder(), board) is None:
         prove(cache_folder(), board, kernel.kernel, boot)
@@ -37,12 +41,18 @@ def _prove_kvm(isa: str, kernel: Prepared) -> None:
 def _fetch(
     isa: str, asked: str, refresh: bool, show: Progress, say: Callable[[str], None]
 ) -> Prepared:
-    """Return the kernel.  Raises KinstError."""
+    """Return the files of a kernel, fetched if necessary. Raises KinstError."""
     return patiently(lambda: prepare(isa, show, asked, refresh=refresh), say)
 
 
 def patiently(fetch: Callable[[], Fetched], say: Callable[[str], None]) -> Fetched:
-    """Fetch, and try again after each of the pauses if a failure may pass.  Raises KinstError."""
+    """Return the result of `fetch`; after a failure that may pass, wait and call it again, twice at
+    most. Raises KinstError.
+
+    Args:
+        fetch: fetches something.
+        say: prints a message.
+    """
     for pause in PAUSES:
         try:
             return fetch()

@@ -2,8 +2,8 @@
 
     .venv/bin/python tools/chain_picture.py > docs/pictures/chain.svg
 
-It shows what `kinst -n 'kinst::__x64_sys_getppid: { @[probename] = count(); }' --dump plan` prints
-for Debian's 6.1 kernel, without the code that saves flags.
+The picture has what `kinst -n 'kinst::__x64_sys_getppid: { @[probename] = count(); }' --dump plan`
+prints for Debian's 6.1 kernel, without the code that saves flags.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from html import escape
 
 ROW, LEFT, MIDDLE, TOP = 26, 24, 520, 84
-# Offset, instruction, its patch ("" if it lies in the run above), the counter of a block that
-# begins there, and what the trampoline does instead.
+# For each instruction: offset, text, its patch ("" if the run above covers it), the counter of the
+# basic block that begins there, and the trampoline's code in place of the instruction.
 ROWS = (
     (0, "nop (ftrace's)", "jump", "A", "nop"),
     (5, "push rbx", "run of 6 bytes", "", "push rbx"),

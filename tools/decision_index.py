@@ -1,7 +1,7 @@
-"""Write docs/decisions/README.md, the list of the decisions, from their first lines.
+"""Write docs/decisions/README.md, the list of the decisions, from the first line of each decision.
 
-decision_index.py           write it
-decision_index.py --check   exit with status 1 if it is out of date
+decision_index.py           write the file
+decision_index.py --check   exit with status 1 if the file is outdated
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ a newer one replaces it. The list is written by `tools/decision_index.py`.
 
 
 def decisions() -> list[Path]:
-    """Return the files NNNN-title.md, in order."""
+    """Return the files of docs/decisions/ named NNNN-title.md, in order of their numbers."""
     return sorted(FOLDER.glob("[0-9]*.md"))
 
 

@@ -23,7 +23,13 @@ _TICKS = 8  # most ticks on the scale
 
 
 def drawn(found: Sequence[Slice], low: int, high: int) -> str:
-    """Return the picture of what lies between two times (ns)."""
+    """Return an SVG of the slices between two times.
+
+    Args:
+        found: slices of all tracks.
+        low: start, in nanoseconds.
+        high: end, in nanoseconds.
+    """
     ended = [one._replace(end=high if one.end is None else one.end) for one in found]
     shown = [one for one in ended if one.start < high and (one.end or 0) > low]
     rows, y = list[str](), TOP
@@ -44,7 +50,7 @@ def drawn(found: Sequence[Slice], low: int, high: int) -> str:
 
 
 def _depths(own: Sequence[Slice]) -> Iterator[int]:
-    """Return how many others each slice lies in.
+    """Return, for each slice of a track, the number of slices that contain it.
 
     Args:
         own: slices of one track in the order in which they begin.

@@ -1,9 +1,10 @@
-"""Write examples/README.md: the scripts of examples/ by the question that each answers.
+"""Write examples/README.md: the scripts of examples/, grouped by theme, each with the question that
+it answers.
 
-    example_index.py           write it
-    example_index.py --check   exit with status 1 if it is out of date
+    example_index.py           write the file
+    example_index.py --check   exit with status 1 if the file is outdated
 
-The question and the command are the first lines of each script; the themes are here.
+The question and the command are in the first lines of each script; the themes are in this module.
 """
 
 from __future__ import annotations
@@ -71,9 +72,9 @@ class Script:
     """A script of examples/.
 
     Attributes:
-        name: of the file, without .d.
-        question: that it answers.
-        command: that runs it, from its first lines.
+        name: name of the file, without .d.
+        question: the question that the script answers.
+        command: command that runs the script, from its first lines.
     """
 
     name: str
@@ -82,7 +83,8 @@ class Script:
 
 
 def read_script(path: Path) -> Script:
-    """Read the first lines of a script.  Raises ValueError if they have another form."""
+    """Return a script with what its first lines say. Raises ValueError if they do not have the form
+    of a question and a command."""
     head = re.match(r"/\*\n \* (.+)\n \* Run: (kinst .+)\n \*/\n", path.read_text())
     if head is None or f"-s examples/{path.name}" not in head[2]:
         raise ValueError(f"{path}: the first lines are not a question and a command")
@@ -95,7 +97,7 @@ def scripts() -> dict[str, Script]:
 
 
 def index() -> str:
-    """Return the text of examples/README.md.  Raises ValueError for a script in no theme or in
+    """Return the text of examples/README.md. Raises ValueError if a script is in no theme or in
     two."""
     all_scripts = scripts()
     listed = [name for names in THEMES.values() for name in names.split()]

@@ -1,4 +1,4 @@
-"""Headers of one of Debian's kernels, to build a module for it."""
+"""Headers of a Debian kernel, and building of kernel modules with them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from tools.unpacked_packages import is_unpacked, unpacked
 
 
 def _packages(release: str) -> list[str]:
-    """Return the packages of a release such as 6.1.0-56-cloud-amd64 or 6.12.117+deb13-cloud-amd64:
-    its own headers, those that its ABI's flavours share, and the programs that build."""
+    """Return the packages that the headers of a kernel release need: the headers of the flavour,
+    the headers that all flavours of its ABI share, and the build programs.
+
+    Args:
+        release: such as 6.1.0-56-cloud-amd64 or 6.12.117+deb13-cloud-amd64.
+    """
     version, _, rest = release.partition("-")
     if rest[0].isdigit():  # until Debian 12: the ABI is a number after the version
         abi = f"{version}-{rest.partition('-')[0]}"
@@ -29,31 +33,33 @@ def _folder(release: str) -> str:
 
 
 def are_there(release: str) -> bool:
-    """Return whether they were fetched before."""
+    """Return whether the headers of a kernel release have been fetched."""
     return is_unpacked(_folder(release))
 
 
 def headers_of(isa: str, release: str) -> Path:
-    """Return a folder that has them as / would.  Raises KinstError if they cannot be fetched."""
+    """Return a folder in which the headers have the paths that they have below / when installed;
+    fetch them if necessary. Raises KinstError if they cannot be fetched."""
     return unpacked(_folder(release), isa, release, _packages(release))
 
 
 def module_for(
     isa: str, release: str, sources: Path, folder: Path, build: Path | None = None
 ) -> list[Path]:
-    """Build a folder of sources (with its Kbuild) as modules for a kernel, in `folder`.  Return the
-    modules.
+    """Build kernel modules from a folder of sources with a Kbuild file, and return the modules'
+    files.
 
-    The headers name each other by their installed paths: the build sees them there.
-    $KINST_BUILD_ROOT names a folder with a system that has the compiler and the C library that the
-    kernel's own programs need, if this system is too old for them.
+    The headers refer to each other by their installed paths, so the build runs where they have
+    these paths. $KINST_BUILD_ROOT names a folder with a system whose compiler and C library run the
+    kernel's own build programs, if this system is too old for them.
 
     Args:
-        isa: name.
+        isa: name of the instruction set.
         release: of the kernel.
-        sources: folder of the module.
-        folder: to build in.
-        build: where the kernel was built, if that was on this machine; no headers are fetched then.
+        sources: folder of the module's sources.
+        folder: folder to build in.
+        build: folder where the kernel was built, if that was on this host; no headers are fetched
+            then.
 
     Raises:
         KinstError: there are no headers.

@@ -1,7 +1,9 @@
-"""A guest that has this machine's files, for kinst to run in (test_live.py, bench/live_cost.py).
+"""A guest that has the files of this host, in which kinst runs and traces the guest itself
+(test_live.py, bench/live_cost.py).
 
-Emulation makes it slow to build the module and to index the kernel's symbols: the module is built
-on this machine, and kinst's cache in such guests is kept for the next one.
+Emulation makes it slow to build kinst's kernel module and to index the kernel's symbols. So the
+module is built on the host, and the cache that kinst has in such a guest is saved for the next
+guest.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from kinst.core.paths import cache_folder
 from kinst.machines.live.set_up import SOURCES, cached_module
 from tools.kernel_headers import headers_of, module_for
 
-# A processor with what numpy's packages need, of a maker for whose processors the kernel keeps no
-# second page tables, which would make each system call of a guest a hundred times slower.
+# A CPU with the instructions that numpy's packages need. The kernel does not keep a second set of
+# page tables (page-table isolation) for CPUs of this maker; in an emulated guest, page-table
+# isolation makes each system call a hundred times slower.
 PROCESSOR = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
 # Put the kernel's headers where a package would.
 _HEADERS = """
@@ -38,11 +41,12 @@ mkdir -p {cache}
 
 
 def set_up(release: str, build: Path | None = None) -> tuple[str, Path]:
-    """Return the first shell lines for such a guest, and a folder that it must be able to write to.
+    """Return the shell lines that prepare such a guest, and a folder of the host that the guest
+    must be able to write to.
 
     Args:
-        release: of the guest's kernel.
-        build: where that kernel was built, if it is not one of Debian's.
+        release: release of the guest's kernel.
+        build: folder where the kernel was built, if it is not a Debian kernel.
 
     Raises:
         KinstError: there are no headers of the kernel.

@@ -1,11 +1,11 @@
-"""Write docs/messages.md, the list of all messages of kinst, from its source.
+"""Write docs/messages.md, the list of all messages of kinst, from kinst's source.
 
-message_page.py           write it
-message_page.py --check   exit with 1 when it is out of date
+    message_page.py           write the file
+    message_page.py --check   exit with status 1 if the file is outdated
 
-An error is a call of a subclass of KinstError; a message is a call that hands text to say(),
-progress() and the like, or makes a Message; a refusal is a call of Refused.  A function that takes
-the text as a parameter and does one of these counts as well.
+An error is a call of KinstError or a subclass. A message is a call that hands text to say(),
+progress() and the like, or makes a Message. A refusal is a call of Refused. A function that passes
+one of its parameters to such a call as the text counts as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPEAKERS = {
     "say": "message", "_say": "message", "detail": "message, with -v", "leave_out": "message",
     "Message": "message", "progress": "progress", "_progress": "progress", "Refused": "refusal",
 }  # fmt: skip
-MOST = 110  # characters of a condition
+MOST = 110  # most characters of a condition to show
 
 HEAD = """\
 # Messages
@@ -41,7 +41,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class FoundMessage:
-    """One message of the source."""
+    """A message that the source contains."""
 
     kind: str
     text: str
@@ -57,10 +57,15 @@ class FoundMessage:
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A function that makes a message of one of its parameters."""
+    """A function that makes a message from one of its parameters.
+
+    Attributes:
+        kind: kind of the message.
+        position: position of the text among the arguments of a call.
+        parameter: name of the parameter with the text.
+    """
 
     kind: str
-    # Position of the text among the arguments of a call, and its name.
     position: int
     parameter: str
 
@@ -80,21 +85,27 @@ def error_names(trees: Mapping[Path, ast.Module]) -> frozenset[str]:
 
 
 def name_of(function: ast.expr) -> str:
-    """Return the last part of the name that is called."""
+    """Return the last part of a called name: "say" for report.say."""
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
 
 
 def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
-    """Return an argument of a call, None if it is not given."""
+    """Return an argument of a call; None if the call does not give it.
+
+    Args:
+        call: the call.
+        position: index among the positional arguments.
+        name: name of the parameter.
+    """
     if position < len(call.args):
         return call.args[position]
     return next((word.value for word in call.keywords if word.arg == name), None)
 
 
 class Reader:
-    """Finds the messages of one module."""
+    """Finder of the messages in one module."""
 
     def __init__(self, tree: ast.Module, errors: frozenset[str]) -> None:
         self._errors = errors
@@ -117,7 +128,8 @@ class Reader:
                     yield FoundMessage(kind, _plain(one), _plain(said), place, condition)
 
     def _of_call(self, call: ast.Call) -> tuple[str, ast.expr | None, ast.expr | None]:
-        """Return the kind of a message, its text and its hint; None for no message."""
+        """Return the kind, the text and the hint of the message that a call makes; the text is None
+        if the call makes no message."""
         name = name_of(call.func)
         if name in self._errors:
             hinted = 3 if "DError" in name else 1
@@ -155,11 +167,11 @@ class Reader:
         return None
 
     def _is_text(self, node: ast.expr, call: ast.Call) -> bool:
-        """Return whether an expression has words of its own."""
+        """Return whether an expression contains words, rather than only values."""
         return any(any(c.isalpha() for c in _words(one)) for one in self._texts(node, call))
 
     def _texts(self, node: ast.expr, call: ast.Call) -> list[str]:
-        """Return the texts that an expression may have."""
+        """Return the texts that an expression may yield, with values as {EXPRESSION}."""
         if isinstance(node, ast.Constant):
             return [str(node.value)] if isinstance(node.value, str) else [""]
         if isinstance(node, ast.JoinedStr):
@@ -185,8 +197,9 @@ class Reader:
         return f"{{{ast.unparse(part.value)}}}"
 
     def _assigned(self, name: str, call: ast.Call) -> Iterator[ast.expr]:
-        """Yield the values that a variable of the call's function may have there: those of the
-        last assignment and, if that is conditional, of the others in its `if` statement."""
+        """Yield the values that a local variable may have at a call: that of the last assignment
+        before the call and, if the assignment is in an `if` statement, those that the statement
+        assigns otherwise."""
         function = self._function(call)
         before = [
             node
@@ -211,7 +224,7 @@ class Reader:
         return ".".join(names) or "module"
 
     def _condition(self, node: ast.AST) -> str:
-        """Return the innermost condition on which the call is reached."""
+        """Return the innermost condition under which a call is reached."""
         while node in self._parents:
             child, node = node, self._parents[node]
             if isinstance(node, ast.If | ast.IfExp):
@@ -226,7 +239,7 @@ class Reader:
 
 
 def _words(text: str) -> str:
-    """Return a text without its values."""
+    """Return the words of a message, without its values."""
     out, depth = "", 0
     for c in text:
         depth += (c == "{") - (c == "}")
@@ -244,7 +257,7 @@ def _short(node: ast.expr) -> str:
 
 
 def found_messages() -> dict[str, list[FoundMessage]]:
-    """Return the messages of each module, by its path below the repository's folder."""
+    """Return the messages of each module, by the module's path relative to the repository."""
     paths = sorted((ROOT / "kinst").rglob("*.py"))
     trees = {path: ast.parse(path.read_text()) for path in paths}
     errors = error_names(trees)

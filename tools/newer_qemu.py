@@ -1,8 +1,8 @@
-"""QEMU 10 of Debian 13, for tests that need a CPU which Debian 12's QEMU lacks.
+"""Fetch Debian 13's QEMU 10, for tests that need a CPU model that Debian 12's QEMU lacks.
 
-Debian's packages are unpacked into the cache; nothing is installed.  The programs need a newer C
-library than Debian 12 has, so the libraries of Debian 13 are unpacked with them, and each program
-is changed to start with their dynamic loader.  In the cache folder:
+Debian's packages are unpacked into the cache; nothing is installed. The programs need a newer C
+library than that of Debian 12, so the libraries of Debian 13 are unpacked as well, and each program
+is changed to start with their dynamic loader. In the cache folder:
 
     tests/qemu-10/bin/      scripts with the programs' names, for PATH
     tests/qemu-10/usr/      the programs, firmware and libraries
@@ -37,7 +37,7 @@ _SCRIPT = """\
 #!/bin/sh
 LD_LIBRARY_PATH='{libraries}' exec '{program}' {firmware} "$@"
 """
-# Debian's QEMU searches for firmware in the system's folders, which have another version's.
+# Debian's QEMU searches the system's folders for firmware, and would find that of another version.
 _FIRMWARE = ("usr/share/qemu", "usr/share/seabios")
 
 
@@ -46,8 +46,8 @@ def _place() -> Path:
 
 
 def newer_qemu(progress: Progress = lambda what, part: None) -> Path:
-    """Return the folder with the programs, to be put first in PATH.  Fetched on first use (42 MB).
-    Raises KinstError if it cannot be fetched."""
+    """Return the folder with the programs, to be put first in PATH; fetch them on first use (42
+    MB). Raises KinstError if they cannot be fetched."""
     place = _place()
     place.parent.mkdir(parents=True, exist_ok=True)
     with alone(place.with_suffix(".lock"), progress):
@@ -62,7 +62,8 @@ def newer_qemu(progress: Progress = lambda what, part: None) -> Path:
 
 
 def _unpack_all(tree: Path, progress: Progress) -> None:
-    """Unpack the programs, then the libraries that they need, the libraries of those, and so on."""
+    """Unpack the packages of the programs, then those of the libraries that they need, and so on
+    until no library is missing."""
     done = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True)
     apt = Apt(tree / "apt", SUITE, done.stdout.strip())
     trouble = apt.update(progress)
@@ -110,7 +111,7 @@ def _unpack(package: Package, tree: Path) -> list[Path]:
 
 
 def _with_missing_libraries(tree: Path, files: Iterable[Path]) -> list[Path]:
-    """Return the files, starting from the programs, that need a library that is not there."""
+    """Return those of the files that need a library which is not in the tree."""
     libraries = {file.name: file for file in (tree / "usr/lib").glob("*/*.so*")}
     incomplete = []
     todo = [file for file in files if file.name in PROGRAMS]
@@ -129,7 +130,8 @@ def _with_missing_libraries(tree: Path, files: Iterable[Path]) -> list[Path]:
 
 
 def _make_scripts(tree: Path, place: Path) -> None:
-    """Make the programs start with the loader, and find the libraries, that are at `place`."""
+    """Make scripts that start the programs, and make the programs use the loader and the libraries
+    at `place`."""
     (tree / "bin").mkdir()
     for name in PROGRAMS:
         program = tree / "usr/bin" / name
@@ -146,12 +148,17 @@ def _make_scripts(tree: Path, place: Path) -> None:
 
 
 def _give_loader(program: Path, chosen: Callable[[str], str]) -> str:
-    """Change the dynamic loader by which the system starts a program.  Return the new loader's
-    path.
+    """Change the dynamic loader that the system uses to start a program, and return the loader's
+    new path.
 
     The path is put at the end of the file, and the program header refers to it: Linux reads the
-    path from the file (fs/binfmt_elf.c, load_elf_binary). Starting the program through the loader
-    instead would hide its name from readers of /proc/PID/exe, QEMU itself included.
+    path from the file (fs/binfmt_elf.c, load_elf_binary). The alternative, to start the loader with
+    the program as argument, would make /proc/PID/exe name the loader; QEMU itself reads
+    /proc/PID/exe.
+
+    Args:
+        program: the file to change.
+        chosen: returns the new path of the loader for the present one.
     """
     content = bytearray(program.read_bytes())
     (at,) = struct.unpack_from("<Q", content, _PROGRAM_HEADERS)
@@ -170,7 +177,7 @@ def _give_loader(program: Path, chosen: Callable[[str], str]) -> str:
 
 
 def main() -> int:
-    """Fetch it, unless it is there."""
+    """Fetch QEMU unless that has been done, and return the exit status."""
     try:
         newer_qemu()
     except KinstError as error:

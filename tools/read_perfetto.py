@@ -1,4 +1,4 @@
-"""Read a Perfetto trace by Perfetto's own classes: slices put together from their ends."""
+"""Reader of Perfetto traces, by Perfetto's own protobuf classes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescri
 
 
 class Slice(NamedTuple):
-    """A slice of a track.
+    """A slice of a track: something with a begin and an end.
 
     Attributes:
-        end: None if it has none.
+        end: time of its end; None if the trace does not have its end.
     """
 
     track: str
@@ -21,7 +21,7 @@ class Slice(NamedTuple):
 
 
 def tracks(trace: Trace) -> dict[int, TrackDescriptor]:
-    """Return the tracks by uuid."""
+    """Return the descriptors of all tracks, by their uuid."""
     return {
         packet.track_descriptor.uuid: packet.track_descriptor
         for packet in trace.packet
@@ -30,7 +30,12 @@ def tracks(trace: Trace) -> dict[int, TrackDescriptor]:
 
 
 def _events(trace: Trace, cpus: bool) -> list[tuple[str, int, TrackEvent]]:
-    """Yield (track's name, time, event)."""
+    """Return (name of the track, time, event) for each track event.
+
+    Args:
+        trace: the trace.
+        cpus: include events of the CPUs' tracks.
+    """
     by_uuid = tracks(trace)
     events = []
     for packet in trace.packet:
@@ -43,10 +48,11 @@ def _events(trace: Trace, cpus: bool) -> list[tuple[str, int, TrackEvent]]:
 
 
 def slices(trace: Trace, *, cpus: bool = False) -> list[Slice]:
-    """Return the slices in the order in which they begin.
+    """Return the slices of all tracks in the order in which they begin.
 
     Args:
-        cpus: include those of CPUs' tracks.
+        trace: the trace.
+        cpus: include slices of the CPUs' tracks.
     """
     slices_found: list[Slice] = []
     open_: dict[int, list[int]] = {}
@@ -62,7 +68,7 @@ def slices(trace: Trace, *, cpus: bool = False) -> list[Slice]:
 
 
 def instants(trace: Trace) -> list[tuple[str, str, int]]:
-    """Return (track, name, time) of the threads' instants."""
+    """Return (track, name, time) for each instant event of the threads' tracks."""
     return [
         (track, event.name, time)
         for track, time, event in _events(trace, False)

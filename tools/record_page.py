@@ -21,7 +21,7 @@ _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
 
 
 def record_block(block: str) -> str:
-    """Return the block with new output of each of its commands."""
+    """Return a ```console block with new output below each of its commands."""
     parts = []
     for command in typed(block):
         shown = run(command).strip("\n")
@@ -31,7 +31,7 @@ def record_block(block: str) -> str:
 
 
 def typed(block: str) -> list[str]:
-    """Return the commands of a block."""
+    """Return the commands of a ```console block."""
     commands: list[str] = []
     open_ = False
     for line in block.splitlines():
@@ -58,7 +58,7 @@ def main() -> int:
     for number in range(1, len(_BLOCK.findall(page.read_text())) + 1):
         if chosen and number not in chosen:
             continue
-        # Read and write the page for each block: it may be edited while this runs.
+        # Read and write the page for each block, since a person may edit it meanwhile.
         text = page.read_text()
         block = list(_BLOCK.finditer(text))[number - 1]
         made = f"```console\n{record_block(block[1])}```"

@@ -1,9 +1,10 @@
-"""Record a terminal: run commands, and write what they show as docs/pictures/NAME.svg.
+"""Make pictures of terminals: run commands, and write what the terminal shows as
+docs/pictures/NAME.svg.
 
     record_terminal.py [NAME ...]
 
-Without a name every picture is made.  The commands run with the kinst of the Python that runs this,
-in the top folder of the repository, with the kernel that kinst boots.
+Without a name all pictures are made. The commands run with the kinst of the Python that runs this
+tool, in the top folder of the repository, with the kernel that kinst boots by default.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs/pictures"
 WIDTH = 106  # columns
-SECONDS = 600  # for one command, on a busy machine
+SECONDS = 600  # time limit for a command, on a busy machine
 
 # The lines to type, by picture.  A line that begins with # is shown and not run.
 PICTURES = {
@@ -79,7 +80,7 @@ PICTURES = {
 }
 
 
-# Commands that fill a terminal: the command, for how many seconds, and what is typed then.
+# Commands that fill a terminal: the command, for how many seconds it runs, and the keys typed then.
 SCREENS = {
     "top": (
         "kinst top -n 'fbt::vfs_*:entry { @[execname, probefunc] = count(); }' \\\n"
@@ -92,8 +93,8 @@ _SIZE = (24, WIDTH)  # lines, columns
 
 
 def run(command: str) -> str:
-    """Return the output and messages of a shell command, with the line ends as they come.  Raises
-    CalledProcessError if it fails."""
+    """Return the output and messages of a shell command, with their line ends unchanged. Raises
+    CalledProcessError if the command fails."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"],
@@ -104,7 +105,7 @@ def run(command: str) -> str:
 
 
 def record(lines: list[str]) -> str:
-    """Return the picture, an SVG, of a terminal in which these lines were typed."""
+    """Return an SVG of a terminal in which these lines were typed, with their output."""
     console = _console()
     for line in lines:
         if line.startswith("#"):
@@ -130,12 +131,12 @@ def _picture(console: Console) -> str:
 
 
 def run_on_terminal(command: str, seconds: float, typed: bytes) -> str:
-    """Return the last screen, with its colours, that a command drew before it was ended.
+    """Return the last screen that a command drew before it was ended, with its colours.
 
     Args:
-        command: that fills the terminal.
-        seconds: after its first screen, until something is typed.
-        typed: keys.
+        command: a command that fills the terminal.
+        seconds: time from the command's first screen until `typed` is typed.
+        typed: keys to type, as bytes.
     """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     child, terminal = pty.fork()
@@ -162,7 +163,7 @@ def run_on_terminal(command: str, seconds: float, typed: bytes) -> str:
 
 
 def record_screen(command: str, seconds: float, typed: bytes) -> str:
-    """Return the picture of a terminal that a command fills."""
+    """Return an SVG of a terminal that a command fills; arguments as for run_on_terminal()."""
     console = _console()
     screen = run_on_terminal(command, seconds, typed)
     console.print(Text.assemble(("$ ", "bold green"), (command, "bold")))

@@ -1,10 +1,11 @@
-"""List functions of kernels whose instructions do not cover their size, with the reasons.
+"""List the functions of kernels that have gaps (bytes that are not decoded), with the reasons.
 
     .venv/bin/python tools/undecoded.py VMLINUX ...
     .venv/bin/python tools/undecoded.py            every kernel in the cache
 
-The code of each file is read; what boot writes over it (alternatives, static calls) is not seen.
-Instructions that decode without being known are counted, too: kinst refuses each of them.
+The code is read from the files; code that the kernel writes over it at boot (alternatives, static
+calls) is not seen. Instructions whose length is known but not their meaning are counted as well:
+kinst refuses each of them.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from kinst.session.kernel import RunningKernel
 from kinst.session.kernel_files import isa_of_file
 
 MOST = 20  # gaps to list for each kernel
-NEAR = 1 << 24  # distance of a copy from the instruction
+NEAR = 1 << 24  # distance of a displaced instruction from the original one, in bytes
 
 
 def examine(path: Path) -> tuple[int, int, Sequence[Gap], Counter[tuple[str, str]]]:
-    """Examine a kernel.
+    """Return what kinst does not know of a kernel's code.
 
     Returns:
-        Numbers of functions and instructions, the gaps, and counts of the instructions that are
-        refused because they are not known, by (bytes, reason).
+        Number of functions, number of instructions, the gaps, and the number of instructions that
+            are refused because they are not known, by (bytes, reason).
     """
     isa = isa_of_file(str(path))
     image = FileImage(placed(open_elf(str(path))))

@@ -1,5 +1,5 @@
-"""Debian packages of a kernel's own release, unpacked into the cache for tests; fetched on first
-use by the same apt as the kernel itself."""
+"""Debian packages that belong to a kernel release, unpacked into the cache for tests. The apt that
+fetched the kernel fetches them on first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _place(name: str) -> Path:
 
 
 def is_unpacked(name: str) -> bool:
-    """Return whether there is a folder of this name already."""
+    """Return whether the packages with this folder name have been unpacked."""
     return _place(name).is_dir()
 
 
@@ -25,10 +25,15 @@ def unpacked(
     name: str, isa: str, release: str, packages: Sequence[str],
     finish: Callable[[Path], None] = lambda folder: None,
 ) -> Path:  # fmt: skip
-    """Return a folder of this name that has the packages' files as / would.
+    """Return the folder in which packages are unpacked, with the paths that their files have below
+    /; fetch them on first use.
 
     Args:
-        finish: what else to do with it, once.
+        name: name of the folder.
+        isa: name of the instruction set.
+        release: release of the kernel.
+        packages: names of the packages.
+        finish: called once with the folder after the packages have been unpacked.
 
     Raises:
         KinstError: the packages cannot be fetched.

@@ -1,1 +1,2 @@
-"""Mutation testing: do the tests of a folder notice a small change of its code?"""
+"""Mutation testing: it shows whether the tests of a folder fail after a small change of the
+folder's code."""

@@ -1,16 +1,20 @@
-"""Draw mutants of a folder of kinst at random, and run the folder's tests on each.
+"""Draw mutants (small changes) of the code in a folder of kinst at random, and run the folder's
+tests on each.
 
     python -m tools.mutation FOLDER [--draw N] [--seed N] [--tests FOLDER ...] [--results DIR]
     python -m tools.mutation --table [--results DIR]
 
-First the tests run once, with coverage, which tells which tests reach a line.  For a mutant these
-are run, the quickest first, until one fails.  A mutant exists only in the memory of a forked
-process, where it replaces the module when that is imported: no source file is written, and the
-cache folder is a copy (kernels are shared). Code that numba compiles there is lost: in a new tree
-run a test that makes an index first.  Results are appended to DIR/FOLDER.jsonl; what is there
-already is not run again.  Survivors that were found, by reading, to be the same program as the
-original are listed in equivalent.txt beside this file, with the reason; if several of a function
-read the same, [2] after one means only the second.
+First the tests run once with coverage, which shows the tests that reach each line. For a mutant,
+the tests that reach its line run, the quickest first, until one fails.
+
+A mutant exists only in the memory of a forked process, where it replaces the module at its import.
+No source file is written. The cache folder is a copy (kernels are shared), so code that numba
+compiles in it is lost: in a new checkout, first run a test that makes an index.
+
+Results are appended to DIR/FOLDER.jsonl; mutants that have a result there are not run again.
+equivalent.txt beside this file lists the survivors that a person has found to be the same program
+as the original, with the reason. If several mutants of a function have the same text, "[2]" after
+the text means the second of them only.
 """
 
 from __future__ import annotations
@@ -72,7 +76,7 @@ def main() -> None:
 
 
 class Campaign:
-    """The mutants of a folder, and their outcomes."""
+    """The mutants of a folder, and the runs of tests on them."""
 
     def __init__(self, asked: argparse.Namespace, folders: list[str]) -> None:
         self._asked = asked
@@ -85,7 +89,7 @@ class Campaign:
             self._note(row)
 
     def run(self) -> None:
-        mutants, before = [], len(_rows(self._results))  # a fork reports its results to a file
+        mutants, before = [], len(_rows(self._results))  # forks append their results to the file
         for mutant in self._wanted():
             if self._known.tests_of(mutant) or self._known.runs_at_import(mutant):
                 mutants.append(mutant)
@@ -111,8 +115,8 @@ class Campaign:
             self._report(chosen, outcome)
 
     def _wanted(self) -> list[Mutant]:
-        """Return the drawn mutants that must be run; when run again, those that survived and are
-        not listed as equivalent."""
+        """Return the drawn mutants to run: those without a result; with --again, those that
+        survived and that equivalent.txt does not list."""
         same = _equivalent()
         last = {(row["path"], row["number"]): row for row in _rows(self._results)}
         mutants_to_run = []
@@ -130,8 +134,8 @@ class Campaign:
         return mutants_to_run
 
     def _choose(self, mutant: Mutant) -> Chosen:
-        """Return the tests to run while the time allows: first those that noticed another mutant of
-        the function, then the quickest."""
+        """Return the mutant with the tests to run on it: first those that killed another mutant of
+        the same function, then the quickest."""
         tests = self._known.tests_of(mutant)
         if self._asked.again:
             tests += [test for test in self._known.neighbours(tests) if test not in tests]
@@ -164,8 +168,8 @@ class Campaign:
 
 
 def _is_compiled(path: str) -> bool:
-    """Return whether numba compiles a file, so that coverage does not see it run, or the file holds
-    numbers for compiled code."""
+    """Return whether coverage cannot see the code of a file run: numba compiles the file, or the
+    file has numbers for compiled code."""
     return "/dwarf/scan/" in path or path.endswith("/dwarf/numbers.py")
 
 
@@ -174,7 +178,7 @@ def _function(path: str, inside: str) -> str:
 
 
 def drawn(folder: str, count: int, seed: int) -> list[Mutant]:
-    """Return so many of the folder's mutants at random, each equally likely."""
+    """Return `count` mutants of a folder, drawn at random, each with the same probability."""
     every = [
         mutant
         for path in sorted((ROOT / "kinst" / folder).rglob("*.py"))
@@ -184,7 +188,8 @@ def drawn(folder: str, count: int, seed: int) -> list[Mutant]:
 
 
 def table(results: Path) -> list[str]:
-    """Return a row for each folder: the last outcome of each mutant."""
+    """Return the lines of a table with a row for each folder, from the last outcome of each
+    mutant."""
     equivalent = _equivalent()
     lines = [
         "| folder | drawn | killed | survived | of these equivalent | killed of the others |",
@@ -204,7 +209,7 @@ def table(results: Path) -> list[str]:
 
 
 def _equivalent() -> set[str]:
-    """Return the mutants that equivalent.txt lists, without their lines."""
+    """Return the names of the mutants that equivalent.txt lists."""
     return {
         line.partition("  #")[0].strip()
         for line in EQUIVALENT.read_text().splitlines()
@@ -213,9 +218,14 @@ def _equivalent() -> set[str]:
 
 
 def _names(text: str, same: int) -> set[str]:
-    """Return the names that equivalent.txt may use for a mutant: its text without the line number,
-    which changes with every edit above it, for all that read the same, or with "[2]" appended for
-    the second of them."""
+    """Return the names by which equivalent.txt may list a mutant: its text without the line number
+    (which changes with every edit above the line), and the same with the mutant's number appended,
+    as in "[2]".
+
+    Args:
+        text: text of the mutant.
+        same: number of the mutant among those of its function with the same text.
+    """
     path, _, rest = text.partition(":")
     name = f"{path} {rest.partition(' in ')[2]}"
     return {name, f"{name} [{same}]"}
@@ -226,8 +236,8 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _coverage(folders: list[str], asked: argparse.Namespace) -> Recorded:
-    """Return which test reaches which line: kept for each folder of tests, with and without numba's
-    compiler."""
+    """Return the tests that reach each line of kinst. The result is saved for each folder of tests,
+    separately with and without numba's compiler."""
     kept = []
     for folder in folders:
         name = folder.replace("/", ".") + (".interpreted" if asked.interpret else "")

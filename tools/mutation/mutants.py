@@ -1,7 +1,7 @@
-"""Small changes of Python code: where one can be made, and the code that has it.
+"""Small changes of Python code (mutants): the places where one can be made, and the changed code.
 
-A change is made in the syntax tree, so that no source file is ever written.  Code for people and
-type checkers is left alone: messages, docstrings, assertions, annotations, decorators.
+A change is made in the syntax tree, so no source file is written. Code for people and type checkers
+is not changed: messages, docstrings, assertions, annotations, decorators.
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ _CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A change of one node.
+    """A change of one node of a syntax tree.
 
     Attributes:
-        path: of the source file.
-        number: of the mutant in the file.
-        line: from 1.
-        inside: name of the function around it.
+        path: path of the source file.
+        number: number of the mutant in the file.
+        line: line of the node, from 1.
+        inside: name of the function that contains the node.
         before: text of the node.
         after: text of the changed node.
-        lines: first and last line of its statement (only the head of one with a body).
-        function: (name of the outermost function around it, its first line); ("", 0) if importing
-            runs it.
-        same: which of the mutants of a function that read the same, from 1 in the source's order.
+        lines: first and last line of the node's statement; for a statement with a body, of the part
+            before the body.
+        function: name and first line of the outermost function that contains the node; ("", 0) for
+            code that runs at import.
+        same: number of the mutant, from 1, among the mutants of the function with the same text, in
+            the order of the source.
     """
 
     path: str
@@ -74,13 +76,13 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Position of a node in the tree.
+    """Position of a node in the syntax tree.
 
     Attributes:
-        parent: of the node.
-        field: of the parent.
-        index: in the field, if that is a list.
-        inside: name of the function around it.
+        parent: the node's parent.
+        field: field of the parent that contains the node.
+        index: index in the field, if the field is a list.
+        inside: name of the function that contains the node.
         lines: as in Mutant.
         function: as in Mutant.
     """
@@ -105,7 +107,7 @@ class _Place:
 
 
 def mutants(source: str, path: str) -> list[Mutant]:
-    """Return all changes of a source, in an order that depends only on the source."""
+    """Return all mutants of a source text, in an order that depends only on the text."""
     changes, alike = [], Counter[tuple[str, str, str]]()
     for number, (place, changed) in enumerate(_changes(ast.parse(source))):
         before, after = _short(place.node), _short(changed)
@@ -127,7 +129,7 @@ def mutants(source: str, path: str) -> list[Mutant]:
 
 
 def mutated(source: str, mutant: Mutant, filename: str) -> CodeType:
-    """Return the source's code with this change."""
+    """Return the compiled code of a source text with one change."""
     tree = ast.parse(source)
     for number, (place, changed) in enumerate(_changes(tree)):
         if number == mutant.number:
@@ -137,7 +139,8 @@ def mutated(source: str, mutant: Mutant, filename: str) -> CodeType:
 
 
 def _short(node: ast.AST) -> str:
-    """Return the node in one line; for a statement with a body only the head."""
+    """Return the text of a node in one line; of a statement with a body, only the part before the
+    body."""
     return ast.unparse(node).partition("\n")[0]
 
 
@@ -156,7 +159,7 @@ def _places(
     lines: tuple[int, int] = (1, 1),
     function: tuple[str, int] = _TOP,
 ) -> Iterator[_Place]:
-    """Yield every place of a tree whose node may be changed, outer ones first."""
+    """Yield every position in a tree whose node may be changed, outer nodes before inner ones."""
     for field, value in ast.iter_fields(parent):
         if field in ("annotation", "returns", "decorator_list", "type_params"):
             continue
@@ -171,13 +174,13 @@ def _places(
                 if isinstance(node, ast.FunctionDef) and of == _TOP:
                     of = (name, min([node.lineno, *(d.lineno for d in node.decorator_list)]))
             if isinstance(parent, ast.FunctionDef) and field == "args" and of[0] == inside:
-                of = _TOP  # defaults
+                of = _TOP  # defaults of parameters are evaluated at import
             yield _Place(parent, field, index, name, spans, of)
             yield from _places(node, name, spans, of)
 
 
 def _head(node: ast.stmt | ast.excepthandler) -> tuple[int, int]:
-    """Return the lines of a statement without its body."""
+    """Return the first and last line of a statement without its body."""
     body = getattr(node, "body", None)
     if isinstance(body, list) and body:
         return node.lineno, max(node.lineno, body[0].lineno - 1)
@@ -185,7 +188,8 @@ def _head(node: ast.stmt | ast.excepthandler) -> tuple[int, int]:
 
 
 def _is_not_executed(node: ast.AST, parent: ast.AST) -> bool:
-    """Return whether a node is a message, a docstring, an import, or for type checkers."""
+    """Return whether a node is a message, a docstring, an import, or code for type checkers, which
+    are not changed."""
     if isinstance(node, (ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Assert)):
         return True
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -200,7 +204,7 @@ def _is_not_executed(node: ast.AST, parent: ast.AST) -> bool:
 
 
 def _changed(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what may replace a node."""
+    """Yield the nodes that may replace a node."""
     match node:
         case ast.Compare(ops=[only]):
             for operator in _COMPARED[type(only)]:
@@ -243,7 +247,7 @@ def _changed(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _with(node: ast.AST, **fields: Any) -> ast.AST:
-    """Return a copy of a node with other fields."""
+    """Return a copy of a node with some fields replaced."""
     changed = copy.copy(node)
     for name, value in fields.items():
         setattr(changed, name, value)
@@ -251,7 +255,7 @@ def _with(node: ast.AST, **fields: Any) -> ast.AST:
 
 
 def _text(node: ast.BinOp) -> bool:
-    """Return whether a node concatenates texts."""
+    """Return whether a node concatenates strings."""
     parts = (node.left, node.right)
     return any(
         isinstance(p, ast.JoinedStr) or (isinstance(p, ast.Constant) and isinstance(p.value, str))

@@ -1,4 +1,4 @@
-"""Record which test runs which line of kinst, and how long each takes."""
+"""Recorder of the tests that run each line of kinst, and of the time that each test takes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from _pytest.outcomes import OutcomeException
 
 from tools.mutation.mutants import Mutant
 
-LONGEST = 3.0  # CPU seconds: a longer test is cut, here and on mutants
-AGAIN, SOON = 2.0, 0.01  # seconds until the next cut, and until a failed cut is tried again
+LONGEST = 3.0  # CPU seconds; a longer test is cut off, here and on mutants
+AGAIN, SOON = 2.0, 0.01  # CPU seconds until the next cut; until a cut that failed is tried again
 WHOLE = ("coverage", "importlib", "llvmlite", "numba")  # libraries that must not be interrupted
-IMPORT = "(import)"  # what runs before the first test
+IMPORT = "(import)"  # stands for code that runs before the first test
 
 
 @dataclass
 class Recorded:
-    """Lines that tests reach.
+    """The tests that reach each line of kinst, and their times.
 
     Attributes:
-        lines: "path:line" -> tests, or IMPORT.
-        seconds: of each test, including the fixtures that it shares with others.
+        lines: by "path:line", the tests that reach the line; IMPORT if it runs before the first
+            test.
+        seconds: CPU seconds of each test, including the fixtures that it shares with other tests.
     """
 
     lines: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -51,8 +52,8 @@ class Recorded:
         return every
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that run the mutant's statement, the quickest first; if importing runs
-        it, those that run any line of the file."""
+        """Return the tests that run the mutant's statement, the quickest first. If the statement
+        runs at import, return the tests that run any line of the file."""
         found = self._reached(mutant)
         if self.runs_at_import(mutant):
             start = f"{mutant.path}:"
@@ -61,14 +62,16 @@ class Recorded:
         return sorted(found - {IMPORT}, key=self.cost)
 
     def others(self, tests: Iterable[str]) -> list[str]:
-        """Return all tests but these: any test may use a table that importing makes."""
+        """Return all tests except these, the quickest first: any test may use a table that is made
+        at import."""
         return sorted(set(self.seconds).difference(tests), key=self.cost)
 
     def runs_at_import(self, mutant: Mutant) -> bool:
         return not mutant.function[0] or IMPORT in self._reached(mutant)
 
     def neighbours(self, tests: Iterable[str]) -> list[str]:
-        """Return all tests of the same files: one test may use what another has kept."""
+        """Return all tests that are in the same files as these tests, the quickest first: a test
+        may use what another test of its file has made."""
         files = {test.partition("::")[0] for test in tests}
         same = (test for test in self.seconds if test.partition("::")[0] in files)
         return sorted(same, key=self.cost)
@@ -85,8 +88,8 @@ class Recorded:
 
 
 class _Forks:
-    """Collects the lines of kinst that forks of this process run, for tests that run the command in
-    one: forks write them to files when they end by os._exit()."""
+    """Collector of the lines of kinst that forks of this process run. (Some tests run the command
+    in a fork.) A fork writes its lines to a file when it ends by os._exit()."""
 
     def __init__(self, coverage: Any, folder: Path) -> None:
         self._coverage, self._folder = coverage, folder
@@ -106,7 +109,7 @@ class _Forks:
         os._exit = ended
 
     def collect(self) -> dict[str, set[int]]:
-        """Return lines by file of the forks that have ended since the last call."""
+        """Return the lines, by file, of the forks that have ended since the last call."""
         found: dict[str, set[int]] = defaultdict(set)
         for file in self._folder.iterdir():
             for path, lines in json.loads(file.read_text()).items():
@@ -116,10 +119,12 @@ class _Forks:
 
 
 class _Contexts:
-    """A pytest plugin: tells coverage which test runs, and notes how long it takes.
+    """A pytest plugin that tells coverage which test runs, and measures the time of each test.
 
     Attributes:
         forked: for each test, the lines by file that forks of the process ran.
+        failed: tests that failed.
+        cut: tests that were cut off.
     """
 
     def __init__(self, coverage: Any, forks: _Forks) -> None:
@@ -136,8 +141,8 @@ class _Contexts:
 
     @property
     def seconds(self) -> dict[str, float]:
-        # A cut test takes longer, also if another test had begun to make its fixture: pytest
-        # then fails at once.
+        # A test that was cut off takes at least LONGEST. Its own time may be short: if the making
+        # of a fixture was cut off in an earlier test, pytest fails the next test at once.
         return {
             test: max(
                 own + sum(self._fixtures.get(name, 0.0) for name in self._uses[test]),
@@ -180,16 +185,22 @@ class _Contexts:
 
 
 class _Cut(OutcomeException):
-    """A test has taken long enough.  Of pytest's own kind, so that pytest tears down what a cut
-    fixture has set up."""
+    """A test has taken too long. The class derives from pytest's own exception, so that pytest
+    tears down what an interrupted fixture has set up."""
 
 
 def _cut(own: tuple[str, ...], signal_number: int, frame: FrameType | None) -> None:
-    """Raise _Cut if code of these folders runs, otherwise try again soon.
+    """Handle SIGPROF: raise _Cut if code of these folders runs and no library of WHOLE does;
+    otherwise try again soon.
 
-    A library would be left in an inconsistent state: coverage keeps its lock, and waits for it when
-    the next test begins; llvmlite keeps one, and another thread that needs LLVM waits forever;
-    numba never learns the types that it was about to learn.
+    An exception would leave these libraries in an inconsistent state: coverage keeps its lock and
+    waits for it when the next test begins; llvmlite keeps a lock, and another thread that needs
+    LLVM waits forever; numba never learns the types that it was about to learn.
+
+    Args:
+        own: paths of the folders, which end in a slash.
+        signal_number: SIGPROF.
+        frame: the interrupted code.
     """
     if frame is not None and frame.f_code.co_filename.startswith(own):
         around: FrameType | None = frame
@@ -201,13 +212,19 @@ def _cut(own: tuple[str, ...], signal_number: int, frame: FrameType | None) -> N
 
 
 def _computed() -> float:
-    """Return CPU seconds used, including those of ended children."""
+    """Return the CPU seconds that this process and its ended children have used."""
     return sum(os.times()[:4])
 
 
 def record(root: Path, arguments: list[str], result: Path) -> int:
-    """Run these tests, and write what they reach of kinst.  Failing tests are left out, and
-    reported."""
+    """Run tests with coverage, and write the lines of kinst that they reach and their times. Return
+    the exit status. Tests that fail are reported and left out.
+
+    Args:
+        root: top folder of the repository.
+        arguments: for pytest.
+        result: file to write.
+    """
     coverage = importlib.import_module("coverage").Coverage(
         data_file=None, source=[str(root / "kinst")], config_file=False
     )

@@ -1,9 +1,9 @@
-"""Run tests on mutants, each in a process of its own that was forked with its modules loaded.
+"""Runs of tests on mutants, each in a process that was forked with its modules loaded.
 
-A mutant of a function's body runs in a fork of a process that has collected the tests already:
-there the function gets the changed code (warm). A mutant of code that importing runs needs kinst
-imported afterwards: in a fork of a process that has loaded the heavy modules, but not kinst's
-(fresh).
+A mutant of a function's body runs in a fork of a process that has imported kinst and collected the
+tests; in the fork, the function gets the changed code (warm). A mutant of code that runs at import
+needs kinst to be imported after the change; it runs in a fork of a process that has loaded the
+heavy libraries but not kinst (fresh).
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ import pytest
 
 from tools.mutation.mutants import Mutant, mutated
 
-# Heavy modules that are not kinst's: imported once, here, so that every forked process has them.
+# Heavy modules of other projects. They are imported once, before any fork.
 HEAVY = (
     "capstone", "hypothesis", "iced_x86", "llvmlite.binding", "llvmlite.ir", "numba", "numpy",
     "rich.console", "unicorn",
 )  # fmt: skip
-COPIED = ("compiled",)  # parts of the cache that a mutant could spoil
-EMPTY = ("guests", "planted")
-OPENED = ("tests",)  # folders in which each file is a link
-MEMORY = 4 << 30  # bytes that a run may use (an emulator reserves many more addresses)
+COPIED = ("compiled",)  # folders of the cache that a mutant could spoil
+EMPTY = ("guests", "planted")  # folders of the cache that a mutant gets without their files
+OPENED = ("tests",)  # folders of the cache in which each file is a link
+MEMORY = 4 << 30  # bytes of memory that a run may use (an emulator reserves many more addresses)
 OPTIONS = (
     "-n", "0", "-q", "-p", "no:cacheprovider", "-m", "not slow and not vm", "--tb=line",
     "-W", "ignore", "--capture=sys",
 )  # fmt: skip
-SLOWER, GRACE = 6.0, 4.0  # a test hangs if it takes so many times as long and seconds more
-WAITS = 30.0  # wall-clock seconds for each CPU second, on a busy machine
+SLOWER, GRACE = 6.0, 4.0  # a test hangs if it takes SLOWER times its usual time + GRACE seconds
+WAITS = 30.0  # wall-clock seconds to allow for each CPU second, on a busy machine
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Chosen:
     """A mutant and the tests to run on it.
 
     Attributes:
-        mutant: a change.
-        tests: (node id, seconds that it takes), in order.
-        budget: CPU seconds after which no more tests are tried.
+        mutant: the mutant.
+        tests: node id and usual CPU seconds of each test, in the order of the run.
+        budget: CPU seconds after which no further test begins.
     """
 
     mutant: Mutant
@@ -64,12 +64,12 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a mutant.
+    """Result of running tests on a mutant.
 
     Attributes:
-        what: killed, crashed, too much (time or memory), survived.
-        by: the test.
-        ran: how many tests ran.
+        what: "killed", "crashed", "too much" (time or memory) or "survived".
+        by: the last test that ran.
+        ran: number of tests that ran.
     """
 
     what: str
@@ -88,10 +88,16 @@ def run_warm(
     report: Report,
     log: Path,
 ) -> None:
-    """Report the outcome of each mutant; nothing for one whose function is not found.
+    """Run tests on mutants of function bodies, and report each outcome; a mutant whose function is
+    not found is not reported.
 
     Args:
-        paths: of the modules with mutants; some may be imported only by a test that runs.
+        root: top folder of the repository.
+        folders: folders of tests to collect.
+        paths: modules with mutants, to import before the forks.
+        chosen: the mutants with their tests.
+        report: called with each outcome.
+        log: file for the output of the tests.
     """
 
     def child() -> int:
@@ -104,7 +110,7 @@ def run_warm(
 
 
 def run_fresh(root: Path, chosen: Chosen, log: Path) -> Outcome:
-    """Return the outcome of a mutant of code that importing runs."""
+    """Run tests on a mutant of code that runs at import, and return the outcome."""
     path = root / chosen.mutant.path
     code = mutated(path.read_text(), chosen.mutant, str(path))
     files = sorted({test.partition("::")[0] for test, _ in chosen.tests})
@@ -112,7 +118,7 @@ def run_fresh(root: Path, chosen: Chosen, log: Path) -> Outcome:
 
     def child() -> int:
         _put(path, code)
-        # Before pytest, which loads the modules of its plugins, and so kinst's.
+        # Import the mutant before pytest, whose plugins import modules of kinst.
         importlib.import_module(_module(chosen.mutant.path))
         return int(pytest.main([*OPTIONS, *files], plugins=[_Fresh(chosen, writer)]))
 
@@ -123,13 +129,19 @@ def run_fresh(root: Path, chosen: Chosen, log: Path) -> Outcome:
 
 
 def in_fork(log: Path, child: Callable[[], int]) -> int:
-    """Return the status of child() in a process with a cache folder of its own."""
+    """Run child() in a process with a cache folder of its own, and return its status.
+
+    Args:
+        log: file for its output.
+        child: the function to run.
+    """
     with _own_cache() as own:
         return _ended(_forked(lambda: _prepared(own, log, child)))
 
 
 class _Warm:
-    """A pytest plugin: instead of running the collected tests, forks for each mutant."""
+    """A pytest plugin that, instead of running the collected tests, forks a process for each mutant
+    and runs the mutant's tests in it."""
 
     def __init__(self, root: Path, chosen: Iterable[Chosen], report: Report) -> None:
         self._root = root
@@ -186,7 +198,8 @@ class _Warm:
 
 
 class _Cache:
-    """The cache folder of mutants that run one after the other; replaced if one changed it."""
+    """A copy of the cache folder that mutants use one after the other. If a mutant has changed the
+    copy, the next mutant gets a new one."""
 
     def __init__(self) -> None:
         self._made = contextlib.ExitStack()
@@ -195,10 +208,11 @@ class _Cache:
         self._before = {name: os.environ[name] for name in ("XDG_CACHE_HOME", "TMPDIR")}
 
     def clean(self) -> Path:
-        """Return the folder that has it, which the environment names, with an empty folder tmp."""
+        """Return a folder that contains an unchanged copy of the cache and an empty folder tmp. The
+        environment variables name both."""
         if not self._state or self._state != self._now():
             self._made.close()
-            os.environ.update(self._before)  # not the variables of the deleted folder
+            os.environ.update(self._before)  # the variables name the deleted folder
             tempfile.tempdir = None
             self._own = self._made.enter_context(_own_cache())
             self._state = self._now()
@@ -220,7 +234,7 @@ class _Cache:
 
 
 class _Fresh:
-    """A pytest plugin: runs the chosen tests in their order."""
+    """A pytest plugin that runs chosen tests in their order."""
 
     def __init__(self, chosen: Chosen, writer: int) -> None:
         self._chosen = chosen
@@ -235,7 +249,8 @@ class _Fresh:
 
 
 class _Failed:
-    """A pytest plugin: tells the watching process of the first test that fails, and ends."""
+    """A pytest plugin that reports the first test that fails to the watching process, and ends the
+    process."""
 
     def __init__(self, writer: int) -> None:
         self._writer = writer
@@ -250,8 +265,16 @@ class _Failed:
 def _run_until_one_fails(
     session: pytest.Session, tests: list[pytest.Item], writer: int, budget: float
 ) -> None:
-    """Report on a pipe: +TEST when it begins, -TEST when it fails, = at the end, or when the CPU
-    seconds are used up."""
+    """Run tests until one fails or the CPU time is used up, and end the process.
+
+    Writes lines to a pipe: "+TEST" when a test begins, "-TEST" when it fails, "=" at the end.
+
+    Args:
+        session: pytest's session.
+        tests: in the order of the run.
+        writer: the pipe.
+        budget: CPU seconds.
+    """
 
     def enough(signal_number: int, frame: Any) -> None:
         os.write(writer, b"=\n")
@@ -268,7 +291,8 @@ def _run_until_one_fails(
 
 
 def _find_no_smaller_examples(items: Iterable[pytest.Item]) -> None:
-    """Let hypothesis stop at the first example that fails, and remember none."""
+    """Make hypothesis stop at the first example that fails, without searching for a smaller one,
+    and save no examples."""
     hypothesis = importlib.import_module("hypothesis")
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
     name = "_hypothesis_internal_use_settings"
@@ -284,7 +308,13 @@ def _find_no_smaller_examples(items: Iterable[pytest.Item]) -> None:
 
 
 def _code_of(module: CodeType, function: tuple[str, int]) -> CodeType | None:
-    """Return a function's code from a module's."""
+    """Return the code of a function from the code of its module; None if the module does not have
+    the function.
+
+    Args:
+        module: code of the module, or of a class or function in it.
+        function: qualified name and first line.
+    """
     for constant in module.co_consts:
         if isinstance(constant, CodeType):
             if (constant.co_qualname, constant.co_firstlineno) == function:
@@ -295,7 +325,7 @@ def _code_of(module: CodeType, function: tuple[str, int]) -> CodeType | None:
 
 
 def _put(path: Path, code: CodeType) -> None:
-    """Make this code run when the module of this file is imported."""
+    """Make Python's import system use this code for the module of this file."""
     loader = importlib.machinery.SourceFileLoader
     usual = loader.get_code
 
@@ -312,10 +342,10 @@ def _module(path: str) -> str:
 
 
 def load_heavy_modules(*, jit: bool) -> None:
-    """Import heavy modules; to be called before anything is forked.
+    """Import the heavy modules. Call this before any fork.
 
     Args:
-        jit: whether numba compiles.
+        jit: whether numba compiles; otherwise its functions are interpreted.
     """
     for name in HEAVY:
         importlib.import_module(name)
@@ -327,7 +357,8 @@ def load_heavy_modules(*, jit: bool) -> None:
 
 
 def _interpreted(**_options: object) -> Callable[[Any], Any]:
-    """Replace numba.njit(): a decorated function stays unchanged, and is its own py_func."""
+    """Return a decorator in place of numba.njit(), which leaves a function unchanged except that
+    the function becomes its own py_func."""
 
     def decorate(function: Any) -> Any:
         function.py_func = function
@@ -337,7 +368,7 @@ def _interpreted(**_options: object) -> Callable[[Any], Any]:
 
 
 def _forked(child: Callable[[], int]) -> int:
-    """Start a process that runs child(), in a session of its own."""
+    """Fork a process that runs child() in a session of its own, and return its process id."""
     pid = os.fork()
     if pid:
         return pid
@@ -351,7 +382,7 @@ def _forked(child: Callable[[], int]) -> int:
 
 
 def _ended(pid: int) -> int:
-    """Return the status of a process, after ending everything that it started."""
+    """Wait for a process, kill everything that it started, and return its status."""
     _, status = os.waitpid(pid, 0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
@@ -359,7 +390,8 @@ def _ended(pid: int) -> int:
 
 
 def _prepared(own: Path, log: Path, child: Callable[[], int]) -> int:
-    """Run child(), with output to a file."""
+    """Run child() with its output in a file and a cache folder of its own, and return its
+    status."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
@@ -372,8 +404,8 @@ def _prepared(own: Path, log: Path, child: Callable[[], int]) -> int:
 
 @contextlib.contextmanager
 def _own_cache() -> Iterator[Path]:
-    """Return a folder for temporary files that has a cache folder: links to the files of the real
-    one."""
+    """Context manager that yields a temporary folder with a copy of the cache folder, in which most
+    files are links to the real ones."""
     real = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kinst"
     with tempfile.TemporaryDirectory(prefix="kinst-mutant-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -382,7 +414,7 @@ def _own_cache() -> Iterator[Path]:
         (folder / "tmp").mkdir()
         for entry in real.iterdir():
             if entry.name in COPIED:
-                # Writers rename new files into place: the original stays.
+                # Hard links are safe: writers rename new files into place.
                 shutil.copytree(entry, cache / entry.name, copy_function=os.link)
             elif entry.name in OPENED:
                 (cache / entry.name).mkdir()
@@ -394,10 +426,14 @@ def _own_cache() -> Iterator[Path]:
 
 
 def _watched(pid: int, reader: int, seconds: dict[str, float], start: float) -> Outcome:
-    """Follow a process that reports which test it runs, and end it if that takes too long.
+    """Read the reports of a process that runs tests, kill it if a test takes too much time or
+    memory, and return the outcome.
 
     Args:
-        start: seconds that it may take to begin.
+        pid: the process.
+        reader: pipe with its reports.
+        seconds: usual CPU seconds of each test.
+        start: CPU seconds that the process may take to begin.
     """
     ran, test, told = 0, "", b""
     may, began = start, 0.0
@@ -437,7 +473,7 @@ def _computed(pid: int) -> float:
 
 
 def _resident(pid: int) -> int:
-    """Return the bytes of memory that a process has."""
+    """Return the bytes of resident memory of a process."""
     with contextlib.suppress(OSError, IndexError):
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * resource.getpagesize()
