@@ -1,1 +1,1 @@
-"""Benchmarks of kinst and of its peers."""
+"""Benchmarks of kinst and of tools that do the same work."""

@@ -1,21 +1,24 @@
-"""Measure what tracing a running QEMU costs (--attach), beside a guest of kinst's own (--vm).
+"""Measure what tracing a running QEMU costs (--attach), beside a guest that kinst has booted
+(--vm).
 
     .venv/bin/python bench/attach.py [--vm ISA] [--passes N] [--only hits|times|kills]
 
-Hits.  Two guests run the same kernel on the same machine and CPU: kinst has booted one, a plain
-QEMU command line the other.  Both have the kernel, and all that kinst plants, at the same addresses
-(nokaslr): otherwise chance decides how many of these share a slot of QEMU's tables of translated
-code, which can cost more than a hit by jump.  In both a program reads one byte of /dev/zero in
-short rounds, by turns with and without probes at the first instructions of three functions that
-each read calls; the least of all rounds counts.  Every hit is counted, or the benchmark fails.
+Hits. Two guests run the same kernel on the same machine and CPU model: kinst has booted one of
+them, a plain QEMU command line the other. Both have the kernel, and all memory that kinst plants,
+at the same addresses (nokaslr). With other addresses, chance decides how many of them share a slot
+of QEMU's tables of translated code, which can cost more than a hit by jump. In both guests a
+program reads one byte of /dev/zero in short rounds, alternately with and without probes at the
+first instructions of three functions that each read calls; the shortest round counts. Every hit is
+counted, and a missing hit makes the benchmark fail.
 
-Times.  The kinst command is started anew each time, on the plain guest, where a program reads all
-the time.  "First record": from the command's start until its first line arrives.  QEMU's monitor
-reports when the machine stops and continues, and so for how long the guest was stopped.
+Times. The kinst command is started anew for each measurement, on the plain guest, in which a
+program reads all the time. "First record" is the time from the command's start until its first line
+arrives. QEMU's monitor reports when the guest stops and resumes, which gives the time for which the
+guest was stopped.
 
-Kills.  kinst is killed at a random moment of attaching, planting, tracing or unplanting, and the
-guardian undoes what it did.  The figure is the longest time for which the guest was stopped after
-that.
+Kills. kinst is killed at a random moment of attaching, planting, tracing or unplanting, and the
+guardian restores the guest. The figure is the longest time for which the guest was stopped after
+the kill.
 """
 
 from __future__ import annotations
@@ -42,9 +45,9 @@ from kinst import KinstError
 from kinst.events import Batch
 
 SITE = "kinst::vfs_read:0"
-SITES = ("kinst::ksys_read:0", SITE, "kinst::read_zero:0")  # each has one hit for each read
+SITES = ("kinst::ksys_read:0", SITE, "kinst::read_zero:0")  # each is hit once by each read
 COUNT = f'{", ".join(SITES)} /execname == "rounds"/ {{ @ = count(); }}'
-PLANTED = 'tick-50ms { printf("planted"); }'  # it fires first after planting
+PLANTED = 'tick-50ms { printf("planted"); }'  # its first firing follows the planting
 SAME_PLACES = "nokaslr"
 QUICK, MIDDLE = Effort(1000, 250), Effort(1000, 60)
 WAYS = {"jump": QUICK, "trap": MIDDLE}
@@ -57,7 +60,8 @@ COMMAND = Path(sys.executable).with_name("kinst")
 
 
 def own_rounds(guest: Guest, program: kinst.Program, effort: Effort) -> tuple[list[float], int]:
-    """Return the ns of a call in each round, and the hits counted, in kinst's own guest."""
+    """Return the nanoseconds of a call in each round, and the number of counted hits, in the guest
+    that kinst has booted."""
     ran = guest.trace(program, effort.alone)
     return rounds_of(ran.output), _count(ran.aggregations)
 
@@ -65,7 +69,8 @@ def own_rounds(guest: Guest, program: kinst.Program, effort: Effort) -> tuple[li
 def attached_rounds(
     guest: PlainGuest, machine: kinst.Machine, program: kinst.Program, effort: Effort
 ) -> tuple[list[float], int]:
-    """Return the same for the other guest, whose command starts once the probes are planted."""
+    """Return the nanoseconds of a call in each round, and the number of counted hits, in the
+    attached guest, whose command starts after the probes are planted."""
     output = ""
 
     def work() -> None:
@@ -93,7 +98,8 @@ def _count(tables: dict[str, kinst.Table]) -> int:
 
 
 def measure_hits(isa: str, passes: int) -> bool:
-    """Print what a hit costs; return whether it costs at most 1.3 times as much when attached."""
+    """Print what a hit costs in both guests, and return whether it costs at most 1.3 times as much
+    in the attached one."""
     with tempfile.TemporaryDirectory() as folder:
         copies = compile_programs(["rounds"], Path(folder), isa)
         own = Guest(copies, isa, SAME_PLACES)
@@ -169,7 +175,8 @@ def measure_times(isa: str, runs: int) -> None:
 
 
 def measure_kills(isa: str, kills: int) -> None:
-    """Print for how long the guest is stopped after kinst is killed, at any moment of a trace."""
+    """Print for how long the guest is stopped after kinst is killed at random moments of a
+    trace."""
     chance, after = random.Random(isa), list[float]()
     with tempfile.TemporaryDirectory() as folder:
         copies = compile_programs(["rounds"], Path(folder), isa)
@@ -202,12 +209,12 @@ def measure_kills(isa: str, kills: int) -> None:
 
 
 def _count_alive(plain: PlainGuest) -> int:
-    """Return how many rounds the guest runs on request."""
+    """Return how many rounds the guest runs on request, which shows that it still works."""
     return len(rounds_of(plain.run("rounds 10 3")))
 
 
 def _wait_undone(plain: PlainGuest) -> None:
-    """Wait until no process of kinst has the machine, and QEMU's events have arrived."""
+    """Wait until no kinst process uses the guest, and QEMU's events have arrived."""
     deadline = time.monotonic() + 60.0
     words = ("--attach", str(plain.pid))
     while time.monotonic() < deadline:
@@ -243,7 +250,7 @@ def _first_record(plain: PlainGuest, program: str) -> float:
 
 
 def _spread(values: Sequence[float], scale: float = 1.0) -> str:
-    """Return least, median and most as text."""
+    """Return the least, the median and the greatest value as text."""
     low, middle, high = (f(values) * scale for f in (min, statistics.median, max))
     return f"{low:.3g} to {high:.3g} (median {middle:.3g})"
 

@@ -1,4 +1,5 @@
-"""Bars for the cost of hits and for the share of traps, and a verdict for each."""
+"""Bars (required limits) for the cost of hits and for the share of traps, and verdicts on measured
+figures."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-Verdict = tuple[str, bool]  # figure and bar as text, and whether it is met
+Verdict = tuple[str, bool]  # text with figure and bar, and whether the figure meets the bar
 
 
 class ShortSite(Protocol):
-    """A site that was planted alone: the best way, and ns of a hit by it and by a trap."""
+    """A site that was planted alone: the best way to plant it, and the nanoseconds of a hit by this
+    way and by a trap."""
 
     @property
     def way(self) -> str: ...
@@ -21,7 +23,7 @@ class ShortSite(Protocol):
 
 
 class TrapShares(Protocol):
-    """Percent of instructions that are traps."""
+    """Percentages of instructions that are planted by traps."""
 
     def traps(self) -> float: ...
     def traps_alone(self) -> float: ...
@@ -32,11 +34,14 @@ class Bars:
     """The bars of one ISA.
 
     Attributes:
-        ns: what a hit may cost, by mode of bench/hit_cost.py or the end of its name.
-        cheap: (how many of 100 short sites must cost less, than so many ns).
-        traps: percent of instructions that may be traps, (with their functions, by themselves).
-        reached: (percent of short sites that must be planted by a run or a gate, how many times
-            cheaper than by a trap).
+        ns: most nanoseconds that a hit may cost, by mode of bench/hit_cost.py or the end of a
+            mode's name.
+        cheap: (number of sites, nanoseconds): so many of 100 short sites must cost less than so
+            many nanoseconds.
+        traps: percentages of instructions that may be traps: planted with their whole functions,
+            and planted alone.
+        reached: (percentage, factor): so many short sites must be planted by a run or a gate, and
+            be so many times cheaper than by a trap.
     """
 
     ns: Mapping[str, float]
@@ -66,7 +71,14 @@ BARS = {
 def bars_of(
     isa: str, ns: Mapping[str, float], short: Sequence[ShortSite], shares: TrapShares | None
 ) -> list[Verdict]:
-    """Return the verdicts on ns of hits by mode, short sites, and shares of traps."""
+    """Return the verdicts on the costs of modes, on short sites, and on shares of traps.
+
+    Args:
+        isa: name of the instruction set.
+        ns: nanoseconds of a hit by mode.
+        short: measured short sites.
+        shares: shares of traps; None if they were not measured.
+    """
     bars, found = BARS[isa], list[Verdict]()
     for name, most in bars.ns.items():
         for mode, cost in ns.items():

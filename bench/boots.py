@@ -1,18 +1,21 @@
-"""Compare costs on a machine that is not quiet: paired rounds, takes by turns, several boots.
+"""Comparison of costs on a host that is not quiet: paired rounds, short alternating measurements
+(takes), several boots.
 
-The guest's program calls in short rounds, with getuid(2) before and after each, and a call's time
-is a multiple of those (tests/programs/rounds.c).  The host's processor runs at half its speed for
-a while, or another program takes it; that changes what a read(2) takes by 400 ns, but hardly the
-multiple.  A round whose getuid(2) before and after differ does not count.
+The guest's program makes calls in short rounds, with getuid(2) before and after each round. A
+call's time is expressed as a multiple of getuid(2)'s (tests/programs/rounds.c). The host's CPU may
+run at half its speed for a while, or another program may use it: that changes the time of a read(2)
+by 400 ns, but hardly its multiple. A round does not count if getuid(2) takes different times before
+and after it.
 
-A take is some hundred rounds of one planting, and its figure their median.  A hit costs the median
-of a boot's takes less that of its untraced takes, over the hits of a call, in ns of the quickest
-getuid(2) of all boots; the figure of a mode is the median over boots, with their range.
+A take is a few hundred rounds with the probes planted once; its figure is their median. The cost of
+a hit in a boot is the median of the boot's takes minus the median of its untraced takes, divided by
+the hits in a call. It is converted to nanoseconds by the quickest getuid(2) of all boots. The
+figure of a mode is the median over boots, with the range.
 
-QEMU finds translated code and the host's addresses of memory in small direct-mapped tables.  Each
-boot (KASLR) and each planting decide anew which addresses meet there, and each exec does for a
-process's stacks.  So each take has a planting of its own, there are several boots, and one process
-of the guest makes all calls of a boot.
+QEMU finds translated code and host addresses of memory in small direct-mapped tables. Each boot
+(KASLR) and each planting changes which addresses share a slot of these tables, and each exec does
+so for a process's stacks. Therefore probes are planted anew for each take, there are several boots,
+and one process of the guest makes all calls of a boot.
 """
 
 from __future__ import annotations
@@ -28,22 +31,22 @@ from bench.hit_table import Cost
 from bench.hit_tools import Effort, Paired, paired_of
 from kinst import KinstError
 
-TAKES = 3  # of a boot, for what costs little
-OTHERS = 200  # hits by other programs of the guest while a mode is measured, at most
+TAKES = 3  # number of takes in a boot, for modes that cost little
+OTHERS = 200  # most hits by other programs of the guest while a mode is measured
 
 
 @dataclass(slots=True)
 class Mode:
-    """One way to probe, in one boot.
+    """A way to probe that is measured, in one boot.
 
     Attributes:
-        name: of the mode.
-        effort: calls of a take.
-        hits: hits of one call.
-        take: run the effort's command traced; returns its rounds, and the hits that were counted.
+        name: name of the mode.
+        effort: the calls of a take.
+        hits: number of hits in one call.
+        take: runs the effort's command traced; returns its rounds and the number of counted hits.
         note: remark in the tables.
-        takes: takes of a boot.
-        others: hits by other programs of the guest, at most.
+        takes: number of takes in a boot.
+        others: most hits by other programs of the guest during a take.
     """
 
     name: str
@@ -57,13 +60,13 @@ class Mode:
 
 @dataclass(slots=True)
 class Boot:
-    """Takes of one boot, each as a multiple of getuid(2).
+    """Takes of one boot, each as a multiple of the time of getuid(2).
 
     Attributes:
-        guest: with tests/programs/rounds.c in it.
-        pace: ns of the quickest getuid(2).
+        guest: a guest that has tests/programs/rounds.c.
+        pace: nanoseconds of the quickest getuid(2).
         untraced: takes with nothing planted, by their effort.
-        traced: takes of each mode, by its name.
+        traced: takes of each mode, by the mode's name.
     """
 
     guest: Guest
@@ -75,9 +78,10 @@ class Boot:
         self.guest.run("rounds serve")
 
     def take(self, mode: Mode) -> None:
-        """Take a mode once, with untraced takes around it.
+        """Run a take of a mode, and untraced takes before and after it, and keep their figures.
 
-        Raises KinstError if hits are missing, or there are more than other programs explain.
+        Raises KinstError if hits are missing, or if there are more hits than other programs
+        explain.
         """
         bare = mode.effort.bare
         if bare not in self.untraced:
@@ -99,11 +103,12 @@ class Boot:
             takes.append(rounds.times)
 
     def call(self, mode: Mode) -> float | None:
-        """Return the getuid(2) that a call took with its hits; None if no take counts."""
+        """Return the time of a call with its hits, in multiples of getuid(2); None if no take
+        counts."""
         return _median(self.traced.get(mode.name, ()))
 
     def hit(self, mode: Mode) -> float | None:
-        """Return the getuid(2) that one hit took; None if no take counts."""
+        """Return the cost of one hit, in multiples of getuid(2); None if no take counts."""
         traced, untraced = self.call(mode), _median(self.untraced.get(mode.effort.bare, ()))
         if traced is None or untraced is None:
             return None
@@ -116,11 +121,11 @@ def _median(values: Sequence[float]) -> float | None:
 
 @dataclass(slots=True)
 class Boots:
-    """Costs of modes in each boot.
+    """Costs of modes over several boots.
 
     Attributes:
-        budget: takes reports of modes that are left out.
-        boots: the boots that there were.
+        budget: time limit, which also gets reports of modes that are left out.
+        boots: the boots so far.
         modes: modes of all boots, by their names.
         failed: names of modes that failed; later boots leave them out.
     """
@@ -135,9 +140,13 @@ class Boots:
         return len(self.boots)
 
     def measure(self, guest: Guest, groups: Sequence[Sequence[Mode]]) -> None:
-        """Measure one boot: the modes of a group by turns, then the next group.
+        """Measure one boot: alternate between the modes of a group, then go on to the next group.
 
         If the guest hangs, the boot ends with the figures that it has.
+
+        Args:
+            guest: a guest that has just booted.
+            groups: groups of modes.
         """
         boot = Boot(guest)
         self.boots.append(boot)
@@ -164,16 +173,20 @@ class Boots:
 
     @property
     def pace(self) -> float:
-        """Return the ns of the quickest getuid(2) of all boots."""
+        """Nanoseconds of the quickest getuid(2) of all boots."""
         return min(boot.pace for boot in self.boots)
 
     def costs(self, name: str) -> list[float]:
-        """Return the ns of a hit of a mode, in each boot that has a figure."""
+        """Return the nanoseconds of a hit of a mode, for each boot that has a figure."""
         hits = (boot.hit(self.modes[name]) for boot in self.boots) if name in self.modes else ()
         return [self.pace * hit for hit in hits if hit is not None]
 
     def untraced(self, call: str = "") -> list[float]:
-        """Return the ns of an untraced call in each boot that made it."""
+        """Return the nanoseconds of an untraced call, for each boot that made such calls.
+
+        Args:
+            call: "" for read(2), or "getppid".
+        """
         found = []
         for boot in self.boots:
             takes = [
@@ -186,9 +199,9 @@ class Boots:
         return found
 
     def table(self) -> list[Cost]:
-        """Return the cost of each mode: the median over boots, and their range.
+        """Return the cost of each mode: the median over boots, and the range.
 
-        A mode without a figure of any boot is reported as a failure.
+        A mode that has no figure in any boot is reported as a failure.
         """
         rows = []
         for name, mode in self.modes.items():

@@ -1,4 +1,4 @@
-"""The time that a benchmark may take, and its progress messages."""
+"""Time limit of a benchmark, and its progress messages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Budget:
-    """Time of a benchmark; a part of it ends at a fraction of all.
+    """Time limit of a benchmark. Parts of the benchmark end at fractions of it.
 
     Attributes:
-        seconds: of the whole benchmark.
+        seconds: limit for the whole benchmark.
         started: time.monotonic() at its start.
-        failures: measurements that were left out.
+        failures: messages about measurements that were left out.
     """
 
     seconds: float
@@ -27,32 +27,37 @@ class Budget:
         return time.monotonic() - self.started
 
     def over(self, part: float, more: float = 0.0) -> bool:
-        """Return whether the fraction `part` of the time will be over in `more` seconds."""
+        """Return whether a fraction of the time limit will have passed `more` seconds from now.
+
+        Args:
+            part: the fraction, 0 to 1.
+            more: seconds.
+        """
         return self.used() + more > part * self.seconds
 
     def say(self, what: str) -> None:
-        """Print progress to stderr, with the time."""
+        """Print a progress message to stderr, with the time used so far."""
         print(f"{self.used():6.0f} s  {what}", file=sys.stderr, flush=True)
 
     def failed(self, what: str) -> None:
-        """Report that something is not measured, now and at the end."""
+        """Report that something could not be measured, now and in the final report."""
         self.failures.append(what)
         self.say(f"FAILED {what}")
 
 
 def go_first(guests: bool = False) -> str:
-    """Give this process and its later guests real-time priority, so that a round need not share
-    its CPU.
+    """Give this process and its later guests real-time priority, so that other processes do not
+    disturb a round.
 
-    Returns the words for a report, "" if the host does not allow it.
+    Return a phrase for the report; "" if the host does not allow real-time priority.
 
     Args:
-        guests: also for the guests that run already.
+        guests: whether to include the guests that run already.
     """
     try:
         for task in _tasks(os.getpid()) if guests else [0]:
             os.sched_setscheduler(task, os.SCHED_RR, os.sched_param(1))
-    except ProcessLookupError:  # a thread has ended meanwhile
+    except ProcessLookupError:  # a thread has ended after it was listed
         pass
     except OSError:
         return ""
@@ -60,7 +65,7 @@ def go_first(guests: bool = False) -> str:
 
 
 def _tasks(process: int) -> list[int]:
-    """Return the threads of a process and of all its descendants."""
+    """Return the ids of the threads of a process and of all its descendants."""
     found = []
     for task in Path(f"/proc/{process}/task").iterdir():
         found.append(int(task.name))

@@ -33,7 +33,7 @@ read a _ </proc/uptime; {{ {WORK} }} >/dev/null 2>&1; read b _ </proc/uptime; ec
 
 
 def seconds(output: bytes) -> list[float]:
-    """Return the seconds that the work printed, each time that it was done."""
+    """Return the seconds of each run of the work, from the output of the guest."""
     rows = (line.split() for line in output.decode().splitlines() if line.startswith("took "))
     return [float(end) - float(start) for _, start, end in rows]
 
@@ -55,7 +55,7 @@ def main() -> None:
             f"{len(functions)} functions, {asked} branches that have to be asked for; found in"
             f" {time.monotonic() - start:.1f} s"
         )
-        machine.execute(TIMED)  # the first run loads files
+        machine.execute(TIMED)  # load files before the measured runs
         plain = seconds(machine.execute(work).output)
         start = time.monotonic()
         with machine.trace(plan.program, work, {"zdefs": True}) as trace:

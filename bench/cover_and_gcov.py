@@ -1,10 +1,11 @@
-"""Compare kinst cover with gcov in one run: a kernel built with GCOV_PROFILE for fs/ and fs/ext2/
-counts its lines itself while kinst counts its instructions.
+"""Compare kinst cover with gcov in one run: a kernel that is built with GCOV_PROFILE for fs/ and
+fs/ext2/ counts its lines itself while kinst counts its instructions.
 
     python bench/cover_and_gcov.py BUILD-FOLDER
 
-BUILD-FOLDER: a kernel with CONFIG_GCOV_KERNEL, CONFIG_EXT2_FS=m, CONFIG_BLK_DEV_LOOP, debugfs, what
-kinst needs (docs/your-files.md), and `GCOV_PROFILE := y` in fs/Makefile and fs/ext2/Makefile.
+BUILD-FOLDER has a kernel with CONFIG_GCOV_KERNEL, CONFIG_EXT2_FS=m, CONFIG_BLK_DEV_LOOP, debugfs,
+the options that kinst needs (docs/your-files.md), and `GCOV_PROFILE := y` in fs/Makefile and
+fs/ext2/Makefile.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Counts = dict[tuple[str, int], int]
 
 
 def by_gcov(build: Path, dump: str) -> Counts:
-    """Return gcov(1)'s counts by (file, line)."""
+    """Return the counts of gcov(1) by (file, line)."""
     found: Counts = {}
     pieces = re.findall(r"FILE (\S+)\r?\n(.*?)(?=FILE )", dump, re.S)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,8 @@
-"""A guest that gdb debugs, without kinst, to measure a breakpoint through QEMU's stub.
+"""A guest that gdb debugs without kinst, to measure the cost of a breakpoint through QEMU's GDB
+stub.
 
-The kernel is the one that kinst boots, with this benchmark's own initial RAM disk.  Its first
-program waits for one command on the second serial port, and runs it there.
+The guest has the kernel that kinst boots, and this benchmark's own initial RAM disk, whose first
+program waits for a command on the second serial port and runs it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,14 @@ poweroff -f
 
 
 def measure_gdb(copies: Sequence[str], function: str, offset: int, command: str) -> dict[str, str]:
-    """Return the output of `command` in the guest, with a breakpoint that is ignored and with one
-    that runs commands, by name.
+    """Return the output of a command in the guest for two kinds of breakpoints of gdb: one that is
+    ignored, and one that runs gdb commands.
+
+    Args:
+        copies: programs for the guest.
+        function: function of the breakpoint.
+        offset: offset of the breakpoint in the function.
+        command: shell command of the guest.
 
     Raises:
         KinstError: the guest or gdb failed.
@@ -48,8 +55,8 @@ def measure_gdb(copies: Sequence[str], function: str, offset: int, command: str)
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
-    """Return a cpio archive ("newc", Documentation/driver-api/early-userspace/buffer-format.rst of
-    Linux)."""
+    """Return a cpio archive of files. Source:
+    Documentation/driver-api/early-userspace/buffer-format.rst of Linux ("newc")."""
     out = bytearray()
 
     def add(name: str, mode: int, data: bytes) -> None:
@@ -98,7 +105,7 @@ def _one(
 
 
 class _Debugger:
-    """gdb at the stub; it has run its script, and the machine runs."""
+    """A gdb that is connected to the stub and has run its script, while the machine runs."""
 
     def __init__(self, stub: Path, file: Path, lines: Sequence[str]) -> None:
         setting = [
@@ -118,7 +125,7 @@ class _Debugger:
             raise KinstError("gdb is not installed", "apt-get install gdb") from error
         assert self._gdb.stdout is not None
         _until(self._gdb.stdout, b"ready\n", "gdb does not get going")
-        time.sleep(0.2)  # until gdb has continued
+        time.sleep(0.2)  # let gdb resume the machine
 
     def __exit__(self, *_: object) -> None:
         self._gdb.kill()
@@ -126,7 +133,8 @@ class _Debugger:
 
 
 def _until(stream: IO[bytes], end: bytes, late: str) -> str:
-    """Return a program's output up to `end`.  Raises KinstError with the text `late`."""
+    """Return the output of a program before the text `end`. Raises KinstError with the message
+    `late` if `end` does not come in time."""
     said = b""
     deadline = time.monotonic() + SECONDS
     while end not in said:

@@ -1,7 +1,8 @@
-"""One guest for many measurements: it is booted once, and runs commands and D programs by turns.
+"""A guest for many measurements: it is booted once, and runs commands untraced and D programs
+alternately.
 
-The kinst command boots a guest for each run, but costs can be compared only in one guest, so this
-module uses the library.
+The kinst command boots a guest for each run, but costs can be compared only within one guest, so
+this module uses the library.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from kinst.events import Batch, Lost, Output
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"
 COMMAND_SECONDS = 60.0
-# Bytes of areas: small ones, except for programs that record.
+# Sizes of aggregation and record buffers: small, except for programs that make records.
 _AGGREGATIONS, _BUFFERS, _RECORDING_BUFFERS = 1 << 18, 1 << 16, 1 << 20
 
 
-# Compilers, and the packages that have them.
+# Compiler for each ISA, and the Debian packages that have it.
 _COMPILERS = {
     "amd64": ("gcc", "gcc libc6-dev"),
     "arm64": ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
@@ -31,8 +32,14 @@ _COMPILERS = {
 
 
 def compile_programs(names: Sequence[str], folder: Path, isa: str = "amd64") -> list[str]:
-    """Compile tests/programs/NAME.c statically into folder, for a guest of an ISA; return the
-    paths.  Raises KinstError if that fails."""
+    """Compile tests/programs/NAME.c statically for a guest, and return the paths of the programs.
+    Raises KinstError if that fails.
+
+    Args:
+        names: names of the programs.
+        folder: folder for the compiled programs.
+        isa: name of the guest's instruction set.
+    """
     paths = []
     compiler, packages = _COMPILERS[isa]
     for name in names:
@@ -50,22 +57,22 @@ def compile_programs(names: Sequence[str], folder: Path, isa: str = "amd64") -> 
 
 
 class GuestHangsError(KinstError):
-    """A command has not ended.
+    """A command in the guest has not ended in time.
 
-    In QEMU 7.2 that happens to a guest that writes its own text, as kprobes do: a CPU loops in
-    code that was translated before (docs/safety.md).
+    In QEMU 7.2 this happens to a guest that writes its own text, as kprobes do: a CPU loops in code
+    that was translated before the write (docs/safety.md).
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A traced command's results.
+    """Results of a traced command.
 
     Attributes:
-        output: of the guest.
+        output: output of the command.
         aggregations: by name.
-        records: how many arrived.
-        lost: kinst's messages about losses.
+        records: number of records that arrived.
+        lost: kinst's messages about lost records.
     """
 
     output: str
@@ -75,21 +82,21 @@ class Ran:
 
 
 class Guest:
-    """A booted kernel.  Raises KinstError if it cannot be booted."""
+    """A guest that kinst has booted for measurements."""
 
     def __init__(
         self, copies: Sequence[str], isa: str = "amd64", append: str = "", *, cold: bool = False,
         modules: Sequence[str] = (), seconds: float = COMMAND_SECONDS,
     ) -> None:  # fmt: skip
-        """Boot.
+        """Boot the guest. Raises KinstError if it does not come up.
 
         Args:
             copies: files for the guest's /bin.
-            isa: of the guest.
-            append: more of the kernel's command line.
-            cold: whether to boot now, at new addresses, even if there is a saved state.
-            modules: to load at boot.
-            seconds: that a command may take.
+            isa: name of the guest's instruction set.
+            append: text to append to the kernel's command line.
+            cold: whether to boot, with new addresses of the kernel, even if there is a saved state.
+            modules: kernel modules to load at boot.
+            seconds: time that a command may take.
         """
         self._seconds = seconds
         self.machine = kinst.boot(
@@ -100,9 +107,10 @@ class Guest:
         self.machine.close()
 
     def run(self, command: str) -> str:
-        """Run a shell command in the guest with nothing planted; return its output.
+        """Run a shell command in the guest untraced, and return its output.
 
-        Raises KinstError if it fails or does not end."""
+        Raises KinstError if the command fails or does not end.
+        """
         try:
             done = self.machine.execute(command, self._seconds)
         except TargetError as error:
@@ -113,12 +121,12 @@ class Guest:
         return text
 
     def compile(self, text: str, plant: str = "", records: bool = False) -> kinst.Program:
-        """Compile a D program.  Raises KinstError.
+        """Return a compiled D program. Raises KinstError.
 
         Args:
-            text: of the program.
-            plant: the way to plant, "" for the best.
-            records: whether it prints.
+            text: D text.
+            plant: way to plant; "" for the best way.
+            records: whether the program makes records, which need larger buffers.
         """
         options: dict[str, str | int] = {
             "aggsize": _AGGREGATIONS,
@@ -127,11 +135,12 @@ class Guest:
         return self.machine.compile(text, {**options, **({"plant": plant} if plant else {})})
 
     def ways(self, program: kinst.Program) -> list[str]:
-        """Return the way of each of a program's sites."""
+        """Return the way to plant each site of a program."""
         return [probe.way for probe in self.machine.list_probes(program) if probe.way]
 
     def trace(self, program: kinst.Program, command: str) -> Ran:
-        """Plant, run the command, unplant.  Raises KinstError, also if the command does not end."""
+        """Trace a command, and return the results. Raises KinstError, also if the command does not
+        end."""
         output, records, lost = bytearray(), 0, list[str]()
         late = threading.Event()
         with self.machine.trace(program, command) as trace:

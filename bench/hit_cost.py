@@ -2,43 +2,46 @@
 
     .venv/bin/python bench/hit_cost.py [--isa ISA] [--boots N] [--minutes N] [--docs] ...
 
-What is measured.  A guest program calls read(2) of one byte of /dev/zero in short rounds and
-prints the ns of a call in each round.  A hit costs (ns of a call with the probe - ns without it)
-/ hits in a call.  All probes are on one and the same instruction, 5 bytes or longer, run once by
-each call, where the kernel can optimise its kprobes to jumps: the benchmark looks for one.
-(Kernels of arm64 and riscv64 have no such kprobes.  There it is the function's first instruction
-after ftrace's that does not branch and that the kernel lets a kprobe stand on; gdb is not
-measured.)  For all instructions of one function, every tool has the same instructions.
+What is measured. A guest program calls read(2) of one byte of /dev/zero in short rounds and prints
+the nanoseconds of a call in each round. The cost of a hit is (ns of a call with the probe - ns
+without the probe) / hits in a call. All probes are on the same instruction. It is at least 5 bytes
+long, each call runs it once, and the kernel can optimise its kprobes to jumps: the benchmark
+searches for such an instruction. (Kernels of arm64 and riscv64 have no such kprobes. There the
+instruction is the first one of the function that follows ftrace's, does not branch and may have a
+kprobe; gdb is not measured.) In the measurements of all instructions of a function, every tool has
+the same instructions.
 
-What is done for fairness:
-- Several boots, each with addresses of its own; in each, short takes of all probes by turns, with
-  untraced takes around each.  Rounds are paired with getuid(2), which makes them independent of
-  the processor's speed.  A boot's figure is the median of its takes, and the table has the median
-  over boots, with their range (bench/boots.py).
-  (gdb has a guest of its own: a stub serves one debugger.  Its hits cost so much that nothing else
-  matters.)
-- In each boot kinst goes first, then kinst's traps, then the other tools: traps and kprobes leave
-  addresses in the guest's memory, and kinst plants traps instead of a run that memory points into.
-- Every mode's hits are counted.  If one is missing, or there are more than the reads of the
-  guest's shell explain, the benchmark fails: a probe that misses would be cheap.  (Not gdb's:
-  that its breakpoint was hit shows in its cost.)
+Fairness:
+- There are several boots, each with kernel addresses of its own. Each boot has short takes of all
+  probes in alternation, with untraced takes around each. Rounds are paired with getuid(2), which
+  makes them independent of the CPU's speed. A boot's figure is the median of its takes, and the
+  table has the median over boots, with the range (bench/boots.py). (gdb has a guest of its own,
+  because a stub serves one debugger. Its hits cost so much that such differences do not matter.)
+- In each boot the order is: kinst without traps, kinst's traps, other tools. Traps and kprobes
+  leave addresses in the guest's memory, and kinst plants traps instead of a run if memory points
+  into the run.
+- The hits of every mode are counted. If hits are missing, or if there are more hits than the reads
+  of the guest's shell explain, the benchmark fails, since a probe that misses hits would seem
+  cheap. (Hits of gdb are not counted: the high cost shows that its breakpoint was hit.)
 - kprobe events run at their best: no reader empties the trace buffer, an event has no arguments,
-  and "tracing off" is measured, too, where only the event's own hit counter counts.
-  (On riscv64 the buffer takes nothing even when tracing is on: tests/vm/kprobe_events.py.)
-- BPF is what bpftrace compiles `@ = count()` to (tests/programs/bpfcount.c), without bpftrace.
-- gdb has no symbols to load, and only ignores the hits (`ignore`), or runs an empty command.
-- Modes of kinst that record print into memory.  Their first records do not count: until the ring
-  has been written once, the host allocates its pages, which costs a record 40 ns.
-- What costs a microsecond or more has one take in each boot, the rest three: their figures differ
-  by as little as takes do.
+  and "tracing off" is measured as well, which leaves only the event's own hit counter. (On riscv64
+  the buffer gets nothing even with tracing on: tests/vm/kprobe_events.py.)
+- BPF is the program that bpftrace compiles from `@ = count()` (tests/programs/bpfcount.c), without
+  bpftrace.
+- gdb has no symbols to load; it ignores the hits (`ignore`) or runs an empty command.
+- Modes of kinst that make records print into memory. Their first records do not count: until the
+  ring buffer has been written once, the host allocates its pages, which costs 40 ns for each
+  record.
+- A mode that costs a microsecond or more has one take in each boot, other modes have three: figures
+  of boots differ as little as takes do.
 
-After that come sites with no room for a jump, planted alone, and shares of ways
-(bench/short_sites.py), and a verdict for each figure that is wanted (bench/bars.py).
+Then come sites with no room for a jump, planted alone, and the shares of ways to plant
+(bench/short_sites.py), and a verdict for each figure that has a bar (bench/bars.py).
 
-The benchmark ends in about --minutes, with fewer boots and short sites if there is no time for
-all.  It reports what it left out and what failed; its exit status is 1 then.  stderr shows its
-progress.  --docs puts the figures into docs/benchmarks.md and README.md; otherwise they are printed
-in that form.  One mode alone, in many boots:
+The benchmark ends after about --minutes, with fewer boots and short sites if there is no time for
+all. It reports what it left out and what failed; the exit status is 1 then. Progress goes to
+stderr. --docs writes the figures into docs/benchmarks.md and README.md; without it they are printed
+in the same form. To measure a single mode in many boots:
 
     bench/hit_cost.py --only 'jump: @ = count()' --boots 30 --minutes 60 --sites 0
 """
@@ -117,8 +120,8 @@ def show(costs: Sequence[Cost], place: Place, boots: int) -> None:
 
 
 def targets(costs: Sequence[Cost]) -> list[tuple[str, bool]]:
-    """Return how kinst compares with kprobe events, and whether that meets the bar: by jumps if
-    this ISA has them in both tools."""
+    """Return texts that compare kinst with kprobe events, each with whether the comparison meets
+    its bar: by jumps if both tools have jumps on this ISA."""
     ns = {one.name: one.hit_ns for one in costs}
     found = []
     peer = JUMP_EVENT if JUMP_EVENT in ns else TRAP_EVENT
@@ -134,20 +137,20 @@ def targets(costs: Sequence[Cost]) -> list[tuple[str, bool]]:
 
 # Fractions of the time at which the boots and the short sites must end.
 BOOTS_END, END = 0.5, 0.95
-HANGS = 30.0  # seconds after which a command that takes three counts as hanging
+HANGS = 30.0  # seconds after which a command is taken to hang (it usually takes three)
 
 
 @dataclass(slots=True)
 class Found:
-    """The figures.
+    """All figures of the benchmark.
 
     Attributes:
-        place: the instruction that is probed.
-        boots: how many there were.
-        costs: the rows of the tables.
-        each: ns of a hit in each boot, by mode.
+        place: the probed instruction.
+        boots: number of boots.
+        costs: rows of the tables.
+        each: nanoseconds of a hit in each boot, by mode.
         alone: costs of short sites.
-        shares: of ways, among short sites.
+        shares: shares of ways to plant among short sites; None if they were not measured.
     """
 
     place: Place
@@ -159,16 +162,16 @@ class Found:
 
 
 def measure(boots: int, isa: str, drawn: int, functions: int, only: str, budget: Budget) -> Found:
-    """Boot, measure by turns, and compute the costs.  Failures after the first boot are reported
-    and left out.
+    """Boot guests, measure all modes, and return the figures. Failures after the first boot are
+    reported, and their modes are left out.
 
     Args:
-        boots: how many.
-        isa: of the guest.
-        drawn: how many short sites.
-        functions: how many for shares of ways.
-        only: measure only modes with this in their names.
-        budget: of time.
+        boots: number of boots.
+        isa: name of the guest's instruction set.
+        drawn: number of short sites to draw.
+        functions: number of functions to draw for the shares of ways.
+        only: measure only modes whose names contain this text.
+        budget: time limit.
 
     Raises:
         KinstError: the first boot failed.
@@ -201,8 +204,9 @@ def measure(boots: int, isa: str, drawn: int, functions: int, only: str, budget:
 
 
 def _places(copies: Sequence[str], isa: str) -> tuple[Place, Place]:
-    """Find the instructions to probe, in a guest of their own, since kprobes leave addresses in
-    memory.  Raises KinstError."""
+    """Return the instructions to probe: one of a read's function, and those of getppid(2)'s. They
+    are searched for in a guest of their own, because kprobes leave addresses in memory. Raises
+    KinstError."""
     guest = Guest(copies, isa)
     try:
         return find_place(guest), find_getppid(guest)
@@ -213,10 +217,10 @@ def _places(copies: Sequence[str], isa: str) -> tuple[Place, Place]:
 def _boot(
     measured: Boots, copies: Sequence[str], isa: str, only: str, places: tuple[Place, Place]
 ) -> None:
-    """Measure everything in one boot.  Raises KinstError."""
+    """Boot a guest, and measure all modes in it. Raises KinstError."""
     guest = Guest(copies, isa, cold=True, seconds=HANGS)
     try:
-        # Then kprobes are set up and removed in a quarter of the time.
+        # With this setting kprobes are set up and removed in a quarter of the time.
         guest.run("echo 1 >/sys/kernel/rcu_expedited || :")
         groups = groups_of(guest, *places)
         measured.measure(guest, [[one for one in group if only in one.name] for group in groups])
@@ -225,7 +229,7 @@ def _boot(
 
 
 def _costs(measured: Boots) -> list[Cost]:
-    """Return the costs in the order of the tables, each table's untraced calls first."""
+    """Return the costs in the order of the tables; each table begins with its untraced calls."""
     costs = measured.table()
 
     def untraced(name: str, call: str) -> list[Cost]:
@@ -243,7 +247,7 @@ def _costs(measured: Boots) -> list[Cost]:
 
 
 def _debug(found: Found, copies: Sequence[str], budget: Budget) -> None:
-    """Measure gdb's breakpoints."""
+    """Measure gdb's breakpoints, and add their costs to the figures."""
     base = found.costs[0].call_ns
     try:
         budget.say("gdb, in a guest of its own")
@@ -260,7 +264,8 @@ def _debug(found: Found, copies: Sequence[str], budget: Budget) -> None:
 def _draw(
     found: Found, copies: Sequence[str], isa: str, drawn: int, functions: int, budget: Budget
 ) -> None:
-    """Measure short sites, and shares of ways, in guests of their own."""
+    """Measure short sites and shares of ways, in guests of their own, and add them to the
+    figures."""
 
     def boot() -> Guest:
         return Guest(copies, isa, cold=True)

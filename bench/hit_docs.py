@@ -1,4 +1,4 @@
-"""The figures of bench/hit_cost.py in the form of README.md and docs/benchmarks.md."""
+"""Figures of bench/hit_cost.py in the form that README.md and docs/benchmarks.md have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _BEST = re.compile(r"kinst (jump|run|gate): @ = count\(\)")
 _ROW = re.compile(r"^\| a counting hit, alone; .*$", re.M)
 
-# In the tables' order: the end of a mode's name, and the title of its row.
+# For each row of the tables, in order: the end of a mode's name, and the title of the row.
 _ROWS = (
     ("kinst jump: @ = count()", "**kinst, jump**: `@ = count()`"),
     ("kinst run: @ = count()", "**kinst, run**: `@ = count()`"),
@@ -46,8 +46,15 @@ _ALL = (
 def section(
     isa: str, function: str, costs: Sequence[Cost], verdicts: Sequence[Verdict], told: str
 ) -> str:
-    """Return a table of one ISA for docs/benchmarks.md; `told` says when and how it was
-    measured."""
+    """Return the section of docs/benchmarks.md for an ISA: a table and the verdicts.
+
+    Args:
+        isa: name of the instruction set.
+        function: function whose instruction was probed.
+        costs: costs of modes.
+        verdicts: verdicts on the figures.
+        told: says when and how the figures were measured.
+    """
     base = next(one.call_ns for one in costs if not one.hits)
     ours = next((one for one in costs if _BEST.fullmatch(one.name)), None)
     intro = (
@@ -93,7 +100,8 @@ def _ns(value: float) -> str:
 
 
 def readme_row(costs: Sequence[Cost]) -> str:
-    """Return the row of README.md's comparison; "" without its figures (other ISAs than amd64)."""
+    """Return the row of README.md's comparison; "" if the costs do not have its figures (only amd64
+    has them)."""
     ns = {one.name: one.hit_ns for one in costs}
     names = (
         ("kinst jump: @ = count()", "all: kinst, @[probename] = count()"),
@@ -110,7 +118,7 @@ def readme_row(costs: Sequence[Cost]) -> str:
 
 
 def write(isa: str, text: str, row: str) -> list[Path]:
-    """Put the table and the row into the documents; return the files that changed."""
+    """Write a section and a row into the documents, and return the files that changed."""
     changed = []
 
     def put(path: Path, change: Callable[[str], str]) -> None:

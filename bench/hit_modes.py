@@ -1,4 +1,5 @@
-"""The ways to probe that bench/hit_cost.py compares, and the search for an instruction."""
+"""The ways to probe that bench/hit_cost.py compares (modes), and the search for an instruction to
+probe."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from bench.hit_tools import (
 )
 from kinst import KinstError, Program
 
-PROBING = 1000  # reads that show which instructions a read runs
+PROBING = 1000  # number of reads that shows which instructions each read runs
 
 # Rounds of 0.2 ms: most have no interrupt in them.
 QUICK = Effort(200, 400)  # for modes that cost up to a few hundred ns
@@ -35,7 +36,7 @@ SHORT = Effort(400, 400, "getppid")  # all instructions of a short function
 DEAR = Effort(100, 20)  # all instructions, by traps
 SHORT_DEAR = Effort(100, 20, "getppid")
 STOPS = Effort(10, 15)
-ONCE = 1  # one take of a boot is enough for modes that cost a microsecond
+ONCE = 1  # number of takes in a boot, for modes that cost a microsecond or more
 
 JUMP, TRAP = "kinst jump: @ = count()", "kinst trap: @ = count()"
 JUMP_EVENT, TRAP_EVENT = "kprobe event, jump, trace buffer", "kprobe event, trap, trace buffer"
@@ -50,11 +51,12 @@ class Place:
     """Instructions to probe.
 
     Attributes:
-        function: that a call runs.
-        offset: of the chosen instruction.
-        text: its disassembly.
-        all: hits in a call of each instruction that it runs, by offset.
-        allowed: offsets of those at which the kernel allows kprobes.
+        function: a function that each call runs.
+        offset: offset of the chosen instruction.
+        text: disassembly of the chosen instruction.
+        all: number of hits in a call, by offset, for each instruction of the function that a call
+            runs.
+        allowed: offsets of those instructions at which the kernel allows kprobes.
     """
 
     function: str
@@ -65,7 +67,8 @@ class Place:
 
 
 def find_place(guest: Guest) -> Place:
-    """Find an instruction of the driver's read function, or else of vfs_read."""
+    """Return an instruction of the driver's read function that all tools can probe; if there is
+    none, an instruction of vfs_read."""
     named = guest.compile("kinst::*read*zero*:0, kinst::vfs_read:0 { @[probefunc] = count(); }")
     counts = counts_of(guest.trace(named, f"rounds {PROBING} 1"))
     functions = sorted((name for name, n in counts.items() if n >= PROBING), key="vfs_read".__eq__)
@@ -90,7 +93,7 @@ def find_place(guest: Guest) -> Place:
 
 
 def find_getppid(guest: Guest) -> Place:
-    """Find all instructions of the function of getppid(2)."""
+    """Return all instructions of the function of getppid(2)."""
     named = guest.compile("kinst::*sys_getppid:0 { @[probefunc] = count(); }")
     counts = counts_of(guest.trace(named, f"rounds {PROBING} 1 getppid"))
     function = next(name for name, n in counts.items() if n >= PROBING)
@@ -108,8 +111,8 @@ def _counting_all(guest: Guest, function: str) -> Program:
 
 
 def _allowed(guest: Guest, function: str, hits: Mapping[int, int]) -> tuple[int, ...]:
-    """Return the offsets that the kernel lets kprobes stand on, by trying.  kinst counts at all
-    that it can, and each tool's cost is over its own number of hits."""
+    """Return the offsets at which the kernel allows kprobes, found by trying. (kinst counts at all
+    instructions that it can plant; the cost of each tool is divided by its own number of hits.)"""
     offsets = tuple(sorted(hits))
     tried = guest.run(
         f"cd {TRACING}\n"
@@ -126,7 +129,7 @@ def _allowed(guest: Guest, function: str, hits: Mapping[int, int]) -> tuple[int,
 
 
 def optimises(guest: Guest) -> bool:
-    """Return whether this kernel can make jumps of kprobes."""
+    """Return whether this kernel can optimise kprobes to jumps."""
     return "yes" in guest.run(f"test -e {OPTIMIZATION} && echo yes || echo no")
 
 
@@ -134,7 +137,7 @@ def optimises(guest: Guest) -> bool:
 
 
 def one_site_modes(guest: Guest, place: Place) -> list[Mode]:
-    """Return all modes on the chosen instruction."""
+    """Return all modes that probe the chosen instruction."""
     site = f"kinst::{place.function}:{place.offset}"
     # Registers of a C function's second and third argument: a read's buffer and size.
     second, third = guest.machine.argument_registers[1:3]
@@ -195,7 +198,7 @@ def one_site_modes(guest: Guest, place: Place) -> list[Mode]:
 
 
 def _never(mode: Mode) -> Mode:
-    """Return a mode whose predicate is false: it must count nothing."""
+    """Return a mode whose predicate is false: its take passes only if nothing was counted."""
     inner = mode.take
 
     def take(effort: Effort) -> tuple[Paired, int]:
@@ -207,8 +210,15 @@ def _never(mode: Mode) -> Mode:
 
 
 def all_modes(guest: Guest, place: Place, name: str, effort: Effort, dear: Effort) -> list[Mode]:
-    """Return modes on all instructions of a function that every tool can probe; the other tools
-    have the effort `dear`."""
+    """Return the modes that probe all instructions of a function, for each tool.
+
+    Args:
+        guest: the guest.
+        place: the function.
+        name: beginning of the modes' names.
+        effort: calls of a take of kinst.
+        dear: calls of a take of the other tools.
+    """
     every = _counting_all(guest, place.function)
     hits, allowed_hits = sum(place.all.values()), sum(place.all[o] for o in place.allowed)
     ways = [way for way in guest.ways(every) if way != "refused"]
@@ -228,9 +238,9 @@ def all_modes(guest: Guest, place: Place, name: str, effort: Effort, dear: Effor
 
 
 def groups_of(guest: Guest, place: Place, getppid: Place) -> list[list[Mode]]:
-    """Return all modes in three groups: kinst's, kinst's traps, and the other tools'.  Traps and
-    kprobes leave addresses in the guest's memory, and kinst plants no run that memory points
-    into."""
+    """Return all modes in three groups, in the order of their measurement: kinst's without traps,
+    kinst's traps, those of the other tools. (Traps and kprobes leave addresses in the guest's
+    memory, and kinst plants no run that memory points into.)"""
     modes = [
         *one_site_modes(guest, place),
         *all_modes(guest, place, ALL, LONG, DEAR),

@@ -1,4 +1,4 @@
-"""The figures of bench/hit_cost.py as a table: ns of a hit, and ratios to named peers."""
+"""Table of bench/hit_cost.py's figures: nanoseconds of a hit, and ratios to other tools."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """ns of one hit (bench/boots.py).
+    """Nanoseconds of one hit in a mode (bench/boots.py).
 
     Attributes:
-        name: of the mode.
-        hits: hits of one call; 0 for an untraced call.
-        call_ns: ns of a call with its hits, the median over boots.
-        hit_ns: the median over boots.
-        low: the least of any boot.
-        high: the most of any boot.
-        boots: how many had a figure.
+        name: name of the mode.
+        hits: number of hits in one call; 0 for an untraced call.
+        call_ns: nanoseconds of a call with its hits, the median over boots.
+        hit_ns: nanoseconds of a hit, the median over boots.
+        low: the least value of a boot.
+        high: the greatest value of a boot.
+        boots: number of boots with a figure.
         note: remark in the tables.
     """
 
@@ -35,7 +35,13 @@ class Cost:
 
 
 def ratio(ns: float, peer: float) -> str:
-    """Return how many times cheaper than the peer it is; 0.25 is four times dearer."""
+    """Return, as text, how many times cheaper a hit is than the peer's: 4 for a quarter of the
+    cost, 0.25 for four times the cost.
+
+    Args:
+        ns: nanoseconds of a hit.
+        peer: nanoseconds of a hit by the peer.
+    """
     return f"{peer / ns:,.1f}" if ns > 0 and peer / ns >= 0.1 else f"{peer / max(ns, 0.1):.2g}"
 
 

@@ -13,20 +13,20 @@ from kinst import KinstError, Program
 TRACING = "/sys/kernel/tracing"
 OPTIMIZATION = "/proc/sys/debug/kprobes-optimization"
 UNTRACED_ROUNDS = 400
-_NOT_COUNTED = 2  # first passes of several
+_NOT_COUNTED = 2  # number of first passes that do not count, if there are several passes
 _SET = f"test -e {OPTIMIZATION} && echo {{}} >{OPTIMIZATION}\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The calls of the guest's program in a take.
+    """The calls of the guest's program in one take.
 
     Attributes:
-        calls: calls of a round.
-        rounds: rounds of a pass.
-        call: "" for read(2), or "getppid".
-        times: passes, with a pause after each in which kinst empties its ring; the first two do
-            not count.
+        calls: calls in a round.
+        rounds: rounds in a pass.
+        call: the system call: "" for read(2), or "getppid".
+        times: number of passes, with a pause after each in which kinst empties its ring buffer; if
+            there are several, the first two do not count.
     """
 
     calls: int
@@ -36,13 +36,13 @@ class Effort:
 
     @property
     def command(self) -> str:
-        """Return the command for paired rounds by the process that serves
-        (tests/programs/rounds.c)."""
+        """Shell command for paired rounds, which the serving process of tests/programs/rounds.c
+        runs."""
         return "; usleep 100000; ".join([f"rounds ask {self._words} paired"] * self.times)
 
     @property
     def alone(self) -> str:
-        """Return the command for rounds by a separate process, not paired."""
+        """Shell command for unpaired rounds, in a process of its own."""
         return f"rounds {self._words}"
 
     @property
@@ -55,7 +55,7 @@ class Effort:
 
     @property
     def bare(self) -> Effort:
-        """Return the untraced take to compare with, which has as many calls in each round."""
+        """Effort of the untraced take to compare with, which has as many calls in each round."""
         return Effort(self.calls, UNTRACED_ROUNDS, self.call)
 
 
@@ -64,9 +64,9 @@ class Paired:
     """Times of a take's paired rounds.
 
     Attributes:
-        pace: ns of a getuid(2) in the quickest round.
-        times: how many getuid(2) one call took, the median of rounds; None if something disturbed
-            every round.
+        pace: nanoseconds of a getuid(2) in the quickest round.
+        times: time of a call in multiples of getuid(2), the median of rounds; None if every round
+            was disturbed.
     """
 
     pace: float
@@ -74,10 +74,14 @@ class Paired:
 
 
 def paired_of(text: str, effort: Effort) -> Paired:
-    """Read the output of tests/programs/rounds.c for an effort's command.
+    """Return the times in the output of tests/programs/rounds.c for paired rounds.
+
+    Args:
+        text: the output.
+        effort: the effort whose command was run.
 
     Raises:
-        KinstError: it has no paired rounds.
+        KinstError: the output has no paired rounds.
     """
     lines = re.findall(r"^paired \d+ ns ([\d.]+) times (.*)$", text, re.M)
     if len(lines) != effort.times:
@@ -90,7 +94,8 @@ def paired_of(text: str, effort: Effort) -> Paired:
 
 
 def rounds_of(text: str) -> list[float]:
-    """Return the ns of the rounds, not paired, that tests/programs/rounds.c printed."""
+    """Return the nanoseconds of a call in each unpaired round, from the output of
+    tests/programs/rounds.c."""
     found = re.findall(r"^rounds \d+ ns (.*)$", text, re.M)
     if not found:
         raise KinstError(f"the guest printed no rounds: {text.strip()!r}")
@@ -98,7 +103,7 @@ def rounds_of(text: str) -> list[float]:
 
 
 def counts_of(ran: Ran) -> dict[str, int]:
-    """Return the counts of the program's one aggregation, by key."""
+    """Return the counts of a traced program's only aggregation, by key."""
     (table,) = ran.aggregations.values()
     return {str(key[0]) if key else "": n for key, n in table.items() if isinstance(n, int)}
 
@@ -108,12 +113,12 @@ class Kprobes:
     """kprobe events at offsets of a function.
 
     Attributes:
-        guest: that they are in.
-        function: with the instructions.
-        offsets: of the instructions.
-        optimise: whether the kernel makes jumps of them.
-        buffer: whether they write the trace buffer.
-        histogram: whether the first has a hist trigger.
+        guest: the guest in which they are set up.
+        function: the function.
+        offsets: offsets of the probed instructions.
+        optimise: whether the kernel optimises the kprobes to jumps.
+        buffer: whether events are written to the trace buffer.
+        histogram: whether the first event has a hist trigger.
     """
 
     guest: Guest
@@ -124,8 +129,12 @@ class Kprobes:
     histogram: bool = False
 
     def script(self, work: str) -> str:
-        """Return a script that sets the events up, prints the kernel's list of kprobes, runs `work`
-        and removes the events."""
+        """Return a shell script that sets up the events, prints the kernel's list of kprobes, runs
+        a command and removes the events.
+
+        Args:
+            work: the command.
+        """
         events = "".join(
             f"echo 'p:k{o} {self.function}+{o}' >>kprobe_events\n" for o in self.offsets
         )
@@ -153,7 +162,7 @@ class Kprobes:
 
 @dataclass(frozen=True, slots=True)
 class Bpf:
-    """A counting BPF program at offsets of a function."""
+    """A BPF program that counts hits at offsets of a function."""
 
     guest: Guest
     function: str
@@ -174,12 +183,12 @@ class Bpf:
 
 @dataclass(frozen=True, slots=True)
 class Kinst:
-    """A D program.
+    """A D program that counts hits.
 
     Attributes:
-        guest: that it traces.
-        program: the program.
-        count: returns its hits.
+        guest: the guest that it traces.
+        program: the compiled program.
+        count: returns the number of hits from the results.
     """
 
     guest: Guest
@@ -202,7 +211,8 @@ def records(ran: Ran) -> int:
 
 
 def distribution(ran: Ran) -> int:
-    """Return the sum of a quantize()."""
+    """Return the number of values in a traced program's only aggregation, which is a
+    distribution."""
     (table,) = ran.aggregations.values()
     return sum(
         bucket.count for value in table.values() if isinstance(value, tuple) for bucket in value

@@ -38,12 +38,12 @@ SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A tool.
+    """A tool that finds the copies of an inline function.
 
     Attributes:
-        name: of the tool.
-        command: its command for a file and a function.
-        places: how many copies its output lists.
+        name: name of the tool.
+        command: returns its command line for a file and a function.
+        places: returns the number of copies that its output lists.
     """
 
     name: str
@@ -65,7 +65,8 @@ PEERS = (
     Peer(
         "gdb",
         lambda f, file: ["gdb", "-nx", "-batch", "-ex", f"break {f}", "-ex", "info break", file],
-        # "1.1 y 0x... in f at file:line", or one line if there is one copy.
+        # A line for each copy, "1.1 y 0x... in f at file:line"; for a single copy a line without
+        # the number 1.1.
         lambda text: sum(" 0xffff" in line and " in " in line for line in text.splitlines()),
     ),
     Peer(
@@ -77,8 +78,8 @@ PEERS = (
 
 
 def timed(command: Sequence[str], environment: dict[str, str]) -> tuple[float, str]:
-    """Return the seconds of a command, and its output.  It may fail: for perf, finding nothing is
-    an error."""
+    """Return the seconds that a command takes, and its output. Its exit status is ignored: perf
+    reports an error if it finds nothing."""
     start = time.perf_counter()
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=SECONDS, env=environment, errors="replace"
@@ -90,7 +91,8 @@ def timed(command: Sequence[str], environment: dict[str, str]) -> tuple[float, s
 
 
 def first_index(file: str, folder: str) -> float:
-    """Return the seconds to make the index in a new process, with numba's code in the cache."""
+    """Return the seconds that a new process takes to make the index, with numba's compiled code in
+    the cache."""
     environment = {**os.environ, "XDG_CACHE_HOME": folder}
     command = [str(INLINECALL), FUNCTIONS[0], file]
     timed(command, environment)

@@ -39,15 +39,16 @@ from tools.live_guest import PROCESSOR, set_up
 
 READ_ONCE = Effort(200, 400)
 ONE = "kinst::vfs_read:0 { @[probefunc] = count(); }"
-# The cost of one hit depends on which pages meet in QEMU's tables; the sum of several depends less.
+# The cost of one hit depends on which pages share a slot of QEMU's tables. The sum over several
+# functions depends on it less.
 ON_THE_WAY = (
     "__x64_sys_read", "ksys_read", "__fdget_pos", "vfs_read", "rw_verify_area",
     "security_file_permission", "apparmor_file_permission",
 )  # fmt: skip
 SEVERAL = f"{', '.join(f'kinst::{name}:0' for name in ON_THE_WAY)} {{ @[probefunc] = count(); }}"
 ALL = "kinst::vfs_read: { @[probename] = count(); }"
-# Program, way of planting, effort.  --vm plants no run that a word of memory points into: traps
-# leave such words, and kinst in the guest has the addresses of all that it plants.
+# For each mode: program, way to plant, effort. --vm plants no run that a word of memory points
+# into. Traps leave such words, and kinst in the guest has the addresses of all sites in memory.
 WHOLE = "all of vfs_read"
 MODES: dict[str, tuple[str, str, Effort]] = {
     WHOLE: (ALL, "", READ_ONCE),
@@ -61,10 +62,14 @@ ASK, ANSWER = "/tmp/live_cost.ask", "/tmp/live_cost.answer"  # pipes in the gues
 
 
 class LiveGuest(Guest):
-    """A guest with this machine's files, in which kinst runs."""
+    """A guest with the files of this host, in which kinst runs and traces the guest's kernel."""
 
     def __init__(self, folder: Path) -> None:
-        """Boot; `folder` has the guest's programs, and takes its scripts and logs."""
+        """Boot the guest.
+
+        Args:
+            folder: folder of the host that has the guest's programs, and gets its scripts and logs.
+        """
         self._seconds = SECONDS
         debug = kinst.kernel_files().debug
         lines, cache = set_up(Path(debug).name.removeprefix("vmlinux-"))
@@ -81,7 +86,7 @@ class LiveGuest(Guest):
         )
 
     def live(self, mode: str, effort: Effort) -> tuple[str, dict[str, int]]:
-        """Trace a command by --live; return its output and the counts."""
+        """Trace a command by --live in the guest, and return its output and the counts by probe."""
         if not self._begun:
             self.run(f"sh {self._start}")
             self._begun = True
@@ -94,7 +99,8 @@ class LiveGuest(Guest):
 
 
 def serve(debug: str) -> None:
-    """Trace, in the guest, each request of the pipe, until the guest ends."""
+    """Run in the guest: trace each request that comes through the pipe, and write the answer, until
+    the guest ends."""
     with kinst.live(debug=debug) as machine:
         programs: dict[str, kinst.Program] = {}
         Path(ANSWER).write_text("is up\n")
@@ -119,12 +125,12 @@ def options_of(plant: str) -> dict[str, str | int]:
 
 @dataclass(frozen=True, slots=True)
 class ByVm:
-    """Takes of a mode from outside.
+    """A mode that is traced from outside of the guest (--vm).
 
     Attributes:
         guest: the guest.
-        program: of the mode.
-        each: hits of a call, by probe.
+        program: D program of the mode.
+        each: number of hits in a call, by probe.
     """
 
     guest: LiveGuest
@@ -140,12 +146,12 @@ class ByVm:
 
 @dataclass(frozen=True, slots=True)
 class ByLive:
-    """Takes of a mode from inside the guest.
+    """A mode that is traced from inside the guest (--live).
 
     Attributes:
         guest: the guest.
-        mode: its name.
-        each: hits of a call, by probe.
+        mode: name of the mode.
+        each: number of hits in a call, by probe.
     """
 
     guest: LiveGuest
@@ -158,12 +164,20 @@ class ByLive:
 
 
 def own_hits(counts: Mapping[str, int], each: Mapping[str, int], effort: Effort) -> int:
-    """Return the hits of the calls among the counts: kinst itself and other programs read, too."""
+    """Return the number of hits that the measured calls made, without hits of kinst itself and of
+    other programs.
+
+    Args:
+        counts: all hits, by probe.
+        each: number of hits in a call, by probe.
+        effort: the measured calls.
+    """
     return sum(min(counts.get(key, 0), n * effort.total) for key, n in each.items())
 
 
 def modes_of(guest: LiveGuest, only: str) -> list[list[Mode]]:
-    """Return the modes in groups that take turns; --live comes after --vm has planted its runs."""
+    """Return the modes in groups; the modes of a group alternate. For all instructions of vfs_read,
+    --live comes after --vm has planted its runs."""
     vm, live = dict[str, Mode](), dict[str, Mode]()
     for mode, (text, plant, effort) in MODES.items():
         if only not in mode:
@@ -179,7 +193,13 @@ def modes_of(guest: LiveGuest, only: str) -> list[list[Mode]]:
 
 
 def show(boots: Boots, modes: Sequence[str], last: bool = False) -> None:
-    """Print the ns that each way adds to a call, of the last boot, or the medians at the end."""
+    """Print the nanoseconds that each way adds to a call.
+
+    Args:
+        boots: all boots.
+        modes: names of the modes.
+        last: print the medians over boots; otherwise the figures of the last boot.
+    """
     for mode in modes:
         both = [boots.costs(f"--{way} {mode}") for way in ("vm", "live")]
         if not all(both):

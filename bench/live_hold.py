@@ -27,7 +27,7 @@ from tools.live_guest import PROCESSOR, set_up
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SCRIPT = "-m tests.vm.live.live_in_guest"
-# The functions that hold a CPU: one writes text, the other stops all CPUs.
+# The functions that hold a CPU: the first writes text, the second stops all CPUs.
 FUNCTIONS = ("text_poke", "stop_machine_cpuslocked")
 CLAUSES = """
     fbt::{0}:entry {{ self->begun = timestamp; }}

@@ -1,7 +1,7 @@
-"""A guest that kinst has not started.
+"""A guest that kinst has not started, to attach to.
 
-It has a plain QEMU command line with a GDB stub, a shell on the console, and a monitor that
-reports when the machine was stopped.
+It has a plain QEMU command line with a GDB stub, a shell on the console, and a monitor that reports
+when the guest is stopped.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ while read -r line; do sh -c "$line"; echo is done; done
 
 @dataclass(frozen=True)
 class Line:
-    """The QEMU command line for an ISA.
+    """Parts of the QEMU command line for an ISA.
 
     Attributes:
         command: QEMU, machine and CPU, as for kinst's own guests.
-        console: the guest's name of its first serial port.
-        parameters: kernel parameters that change its speed.
+        console: the guest's name for its first serial port.
+        parameters: kernel parameters that change the guest's speed.
     """
 
     command: str
@@ -56,20 +56,20 @@ LINES = {
 
 
 class PlainGuest:
-    """A guest with the kernel, machine and CPU of kinst's own guests.
+    """A guest that kinst has not started, with the kernel, machine and CPU of kinst's own guests.
 
     Attributes:
-        pid: of QEMU.
-        debug: vmlinux of its kernel.
+        pid: process id of QEMU.
+        debug: vmlinux of the guest's kernel.
     """
 
     def __init__(self, programs: Sequence[str], isa: str = "amd64", append: str = "") -> None:
-        """Boot.  Raises KinstError if the guest does not come up.
+        """Boot the guest. Raises KinstError if it does not come up.
 
         Args:
             programs: files for the guest's /bin.
-            isa: of the guest.
-            append: more of the kernel's command line.
+            isa: name of the guest's instruction set.
+            append: text to append to the kernel's command line.
         """
         line, files = LINES[isa], kernel_files(isa)
         assert files.kernel is not None and files.busybox is not None
@@ -109,14 +109,15 @@ class PlainGuest:
         self.close()
 
     def start(self, command: str) -> None:
-        """Start a command line in the shell; wait() returns its output."""
+        """Start a shell command in the guest; wait() returns its output."""
         self._console.sendall(command.encode() + b"\n")
 
     def wait(self) -> str:
         return self._until(b"is done", COMMAND_SECONDS)
 
     def run(self, command: str) -> str:
-        """Run a command line; return its output.  Raises KinstError if it does not end."""
+        """Run a shell command in the guest, and return its output. Raises KinstError if it does not
+        end."""
         self.start(command)
         return self.wait()
 
@@ -142,7 +143,7 @@ class PlainGuest:
 
 
 class Stops:
-    """Collects the times at which a machine was stopped (QMP events STOP and RESUME)."""
+    """Recorder of the times at which a machine was stopped (QMP events STOP and RESUME)."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -164,7 +165,7 @@ class Stops:
                     self._stood.append((self._stopped, at))
 
     def take(self) -> list[tuple[float, float]]:
-        """Return start and end of each stop since the last take(), as of time.time()."""
+        """Return (start, end) of each stop since the last call, as values of time.time()."""
         with self._lock:
             found, self._stood = self._stood, []
         return found

@@ -2,11 +2,12 @@
 
     .venv/bin/python bench/planning.py [DESCRIPTION ...] [--vm ISA] [--json FILE]
 
-Each description is planned in the best way (chains, runs, blocks), without runs, and with every
-site by itself, each in a process and a guest of its own.  Times are from a compiled program to all
-that would be written into the machine (Machine.build).  Memory is anonymous memory of the process
-(no guest's memory, no file): what planning added, and the most at any time.  The process has
-real-time priority if it may, so that no other process adds to its wall time.
+Each description is planned in the best way (chains, runs, block counters), without runs, and with
+every site by itself, each in a process and a guest of its own. Times are those of Machine.build:
+from a compiled program to all bytes that would be written into the machine. Memory is anonymous
+memory of the process, without guest memory and files: the amount that planning added, and the peak.
+The process has real-time priority if the host allows it, so that other processes do not add to its
+wall time.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ from bench.budget import go_first
 DESCRIPTIONS = ("kinst::vfs_*:", "kinst::v*:", "kinst::[t-z]*:", "fbt:::entry")
 RULES = ("auto", "no-run", "no-chain")
 SECONDS = 600
-COLLECT = 200_000  # objects between two runs of Python's cycle collector, as for the command
+COLLECT = 200_000  # new objects between two runs of Python's cycle collector, as in the command
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One plan.
+    """Cost of one plan.
 
     Attributes:
-        description: of the probes.
+        description: probe description.
         plant: value of -x plant=.
-        sites: that were planned.
-        seconds: of wall time.
-        cpu: seconds of this process's CPU time.
-        megabytes: of anonymous memory that planning added.
-        peak: megabytes of anonymous memory, at most.
+        sites: number of sites that were planned.
+        seconds: wall time.
+        cpu: CPU seconds of this process.
+        megabytes: anonymous memory that planning added.
+        peak: peak of anonymous memory, in megabytes.
     """
 
     description: str
@@ -62,13 +63,13 @@ class Planned:
 
 
 def anonymous() -> float:
-    """Return the megabytes of anonymous memory of this process now."""
+    """Return the megabytes of anonymous memory that this process has now."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("RssAnon:")[1].split()[0]) / 1024
 
 
 class Peak:
-    """Records the most anonymous memory of this process inside a with statement, 20 times a
+    """Context manager that records the peak of this process's anonymous memory, measured 20 times a
     second."""
 
     def __init__(self) -> None:
@@ -90,7 +91,7 @@ class Peak:
 
 
 def plan(description: str, plant: str, isa: str) -> Planned:
-    """Plan counting at a description's probes, in this process."""
+    """Plan counting at the probes of a description in this process, and return the cost."""
     with kinst.boot(isa) as machine:
         program = machine.compile(f"{description} {{ @ = count(); }}", {"plant": plant})
         machine.start(program)
@@ -105,7 +106,7 @@ def plan(description: str, plant: str, isa: str) -> Planned:
 
 
 def apart(description: str, plant: str, isa: str) -> Planned:
-    """Plan in a separate process."""
+    """Plan counting at the probes of a description in a separate process, and return the cost."""
     argv = [sys.executable, __file__, "--one", plant, "--vm", isa, description]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS, check=True)
     return Planned(**json.loads(done.stdout))

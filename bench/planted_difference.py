@@ -1,10 +1,10 @@
-"""Check whether kinst diff finds the one branch in which two kernels differ.
+"""Check whether `kinst diff` finds the one branch in which two kernels differ.
 
     python bench/planted_difference.py BUILD-FOLDER
 
-BUILD-FOLDER: a configured kernel for amd64, with what kinst needs (docs/your-files.md).  The kernel
-is built as it is, and with another branch in vfs_read(), which is removed from the source at the
-end.
+BUILD-FOLDER is a configured kernel for amd64, with the options that kinst needs
+(docs/your-files.md). The kernel is built unchanged, and built with an additional branch in
+vfs_read(). The branch is removed from the source at the end.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ BOOT = "arch/x86/boot/bzImage"
 BEFORE = "\tif (file->f_op->read)\n\t\tret = file->f_op->read(file, buf, count, pos);\n"
 CONDITION, ACTION = "if (count > PAGE_SIZE)", "count = PAGE_SIZE;"
 PLANTED = f"\t{CONDITION}\n\t\t{ACTION}\n"
-# Each instruction of the function: stack(1) is its address, with source lines.
+# Count each instruction of the function; stack(1) is its address, shown with its source line.
 PROGRAM = 'kinst::vfs_read: /execname == "dd"/ { @[stack(1)] = count(); }'
 COMMAND = "dd if=/dev/zero of=/dev/null bs=64k count=3 2>/dev/null"
 
 
 def keep(build: Path, folder: Path) -> Path:
-    """Copy the files that --build takes, and the source, to a separate folder."""
+    """Copy the files that --build needs, and the source, to a folder, and return the folder."""
     for name in ("vmlinux", BOOT, FILE):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", build / name, folder / name], check=True)
@@ -54,10 +54,10 @@ def main() -> None:
     source = build / FILE
     text = source.read_text()
     assert text.count(BEFORE) == 1, f"{FILE} is another version's"
-    line = text.partition(BEFORE)[0].count("\n") + 1  # of the condition
+    line = text.partition(BEFORE)[0].count("\n") + 1  # line of the condition
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make(build)  # an earlier run may have left it with the branch
+        make(build)  # an earlier run may have left a kernel with the branch
         plain = keep(build, folder / "plain")
         try:
             source.write_text(text.replace(BEFORE, PLANTED + BEFORE))

@@ -21,18 +21,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import kinst
 
-AT_ONCE = 150  # functions
+AT_ONCE = 150  # number of functions to list at a time
 
 
 def drawn(machine: kinst.Machine, count: int, seed: int) -> list[str]:
-    """Draw names of functions that have an fbt probe at their entry."""
+    """Return names of functions drawn at random from those that have an fbt probe at their
+    entry."""
     rows = machine.list_probes(machine.compile("fbt:vmlinux::entry { }"), details=False)
     names = sorted({row.function for row in rows if "@" not in row.function})
     return random.Random(seed).sample(names, min(count, len(names)))
 
 
 def ways(machine: kinst.Machine, names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield (function, way, reason) of each instruction of these functions."""
+    """Yield (function, way, reason) for each instruction of these functions: the way to plant it,
+    and the reason if it is refused."""
     for first in range(0, len(names), AT_ONCE):
         described = ",".join(f"kinst:vmlinux:{name}:" for name in names[first : first + AT_ONCE])
         for row in machine.list_probes(machine.compile(f"{described} {{ }}", {"zdefs": ""})):
@@ -40,7 +42,7 @@ def ways(machine: kinst.Machine, names: Sequence[str]) -> Iterator[tuple[str, st
 
 
 def kind(reason: str) -> str:
-    """Return a reason without the details of one instruction."""
+    """Return the reason of a refusal without details that differ between instructions."""
     return re.sub(r"0x[0-9a-f]+|\+\d+|\b[0-9a-f]{8,}\b", "...", reason).strip()
 
 

@@ -2,18 +2,20 @@
 
     .venv/bin/python bench/short_sites.py [--isa ISA] [--sites N] [--seed N] [--shares N]
 
-A guest program calls read(2) of one byte of /dev/zero in short rounds; on riscv64 getppid(2), since
-QEMU forgets all addresses whenever the kernel opens or closes its access to a program's memory, so
-that each page used after a read costs half a microsecond, probed or not.  A count of all entries
-shows the functions that each call runs; of those, instructions are drawn at random that each call
-runs and that have no room for a jump of their own.  Each is planted alone in the best way,
-and in the first boot by its trap if the ISA has a bar for that; a hit costs (ns of a call with the
-probe - ns without) / hits in a call.  All of them are measured in each of several boots, by a few
-takes between untraced ones; a site's figure is the median over boots (bench/boots.py).  Hits are
-counted: a probe that misses would be cheap.
+A guest program calls read(2) of one byte of /dev/zero in short rounds. (On riscv64 it calls
+getppid(2): QEMU forgets all addresses whenever the kernel opens or closes its access to a program's
+memory, so that each page used after a read costs half a microsecond, with or without probes.)
 
-The shares of ways are of all instructions of functions that are drawn at random from the whole
-kernel: planted with all of their function, and each by itself (of those, some are drawn).
+A count of all function entries shows the functions that each call runs. Sites are drawn at random
+from the instructions of these functions that each call runs and that have no room for a jump of
+their own. Each site is planted alone in the best way; if the ISA has a bar for it, also by a trap,
+in the first boot. The cost of a hit is (ns of a call with the probe - ns without the probe) / hits
+in a call. All sites are measured in each of several boots, by a few takes between untraced ones; a
+site's figure is the median over boots (bench/boots.py). Hits are counted, since a probe that misses
+hits would seem cheap.
+
+The shares of ways are those of all instructions in functions drawn at random from the whole kernel:
+planted with their whole functions, and planted alone (for a random part of the short ones).
 """
 
 from __future__ import annotations
@@ -40,27 +42,27 @@ from bench.guest import Guest, compile_programs
 from bench.hit_tools import Effort, Kinst, counts_of, total
 from kinst import KinstError, Program
 
-ROUNDS = 200, 400  # calls in a round, rounds
-CALLS = {"riscv64": "getppid"}  # "": read
+ROUNDS = 200, 400  # calls in a round, number of rounds
+CALLS = {"riscv64": "getppid"}  # system call of the rounds; read(2) for other ISAs
 TRAP_ROUNDS = 100
 BOOTS = 3
-ENTRIES = 5000  # reads that show which functions a read runs
-PROBING = 500  # reads that show which instructions a read runs
+ENTRIES = 5000  # number of calls that shows which functions each call runs
+PROBING = 500  # number of calls that shows which instructions each call runs
 ROOM = {"amd64": 5, "arm64": 4, "riscv64": 8}  # bytes of a jump
-CHEAP, CHEAPER = 60, 10  # ns; times cheaper than a trap
-TAKES = 3  # of a boot
+CHEAP, CHEAPER = 60, 10  # a cheap site costs less than CHEAP ns, or a CHEAPERth of a trap
+TAKES = 3  # number of takes in a boot
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A short instruction.
+    """A short instruction, and the best way to plant it alone.
 
     Attributes:
-        function: its function.
-        offset: in the function.
+        function: name of its function.
+        offset: offset in the function.
         text: disassembly.
-        way: the best way to plant it alone.
-        hits: in one call.
+        way: the best way to plant it alone; "" before it was measured.
+        hits: number of hits in one call.
     """
 
     function: str
@@ -72,15 +74,15 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """ns of a hit of one site.
+    """Nanoseconds of a hit of one site.
 
     Attributes:
         site: the site.
-        ns: by the best way, the median of boots.
-        low: the least of any boot.
-        high: the most of any boot.
-        boots: how many had a figure.
-        trap: by a trap, 0 if that was not measured.
+        ns: by the best way, the median over boots.
+        low: the least value of a boot.
+        high: the greatest value of a boot.
+        boots: number of boots with a figure.
+        trap: by a trap; 0 if that was not measured.
     """
 
     site: Site
@@ -101,8 +103,14 @@ def are_there(isa: str) -> bool:
 
 
 def in_a_call(guest: Guest, program: Program, call: str) -> dict[str, int]:
-    """Return how often each call runs each thing that a program counts, by the difference that more
-    calls make."""
+    """Return how often each call hits each probe of a counting program, by probe: the difference
+    between many and few calls. Probes that do not hit a fixed number of times are left out.
+
+    Args:
+        guest: the guest.
+        program: counts hits by probe.
+        call: "" for read(2), or "getppid".
+    """
     few, many = (
         counts_of(guest.trace(program, f"rounds {n} 1 {call}")) for n in (PROBING, 3 * PROBING)
     )
@@ -115,9 +123,17 @@ def in_a_call(guest: Guest, program: Program, call: str) -> dict[str, int]:
 
 
 def sites(guest: Guest, room: int, call: str, drawn: int, seed: int) -> list[Site]:
-    """Draw short instructions that each call runs."""
-    # Only count, without runs: all functions of the kernel are planned at once, and a predicate at
-    # each, or riscv64's search of each for a register, would take minutes.
+    """Return short instructions that each call runs, drawn at random.
+
+    Args:
+        guest: the guest.
+        room: bytes of a jump.
+        call: "" for read(2), or "getppid".
+        drawn: number of instructions.
+        seed: for the random numbers.
+    """
+    # Only count, without runs: all functions of the kernel are planned at once. A predicate at each
+    # one, or riscv64's search for a free register in each one, would take minutes.
     entries = guest.compile("fbt:::entry { @[probefunc] = count(); }", "no-run,no-gate")
     counts = counts_of(guest.trace(entries, f"rounds {ENTRIES} 1 {call}"))
     functions = sorted(name for name, n in counts.items() if n >= ENTRIES)
@@ -143,11 +159,19 @@ def sites(guest: Guest, room: int, call: str, drawn: int, seed: int) -> list[Sit
 def measure(
     boot: Boot, effort: Effort, site: Site, plant: str = "", takes: int = TAKES
 ) -> tuple[str, float | None]:
-    """Return how a site is planted, and the getuid(2) that a hit took in this boot, or None if no
-    take counts.  Raises KinstError if hits are missing."""
+    """Measure a site in a boot. Return the way in which it is planted, and the cost of a hit in
+    multiples of getuid(2) (None if no take counts). Raises KinstError if hits are missing.
+
+    Args:
+        boot: the boot.
+        effort: calls of a take.
+        site: the site.
+        plant: way to plant; "" for the best way.
+        takes: number of takes.
+    """
     guest = boot.guest
     program = guest.compile(f"kinst::{site.function}:{site.offset} {{ @ = count(); }}", plant)
-    # Other programs of the guest may hit the site, too.
+    # Other programs of the guest may hit the site as well.
     mode = Mode(f"{site.function}+{site.offset} {plant}", effort, site.hits,
                 Kinst(guest, program, total).take, others=math.inf)  # fmt: skip
     for _ in range(takes):
@@ -159,7 +183,16 @@ def measure_all(
     boot_guest: Callable[[], Guest], isa: str, drawn: int, seed: int, budget: Budget,
     end: float = 1.0,
 ) -> list[Cost]:  # fmt: skip
-    """Return costs of `drawn` sites, in several boots or until `end` of the budget."""
+    """Draw sites, measure them in several boots, and return their costs.
+
+    Args:
+        boot_guest: boots a guest.
+        isa: name of the instruction set.
+        drawn: number of sites to draw.
+        seed: for the random numbers.
+        budget: time limit.
+        end: fraction of the time limit at which measuring ends.
+    """
     effort = Effort(*ROUNDS, CALLS.get(isa, ""))
     short = replace(effort, rounds=TRAP_ROUNDS)
     chosen, taken = list[Site](), dict[Site, list[float]]()
@@ -182,7 +215,8 @@ def measure_all(
                 if hit is not None:
                     ways[site] = way
                     taken.setdefault(site, []).append(hit)
-            # After all others: traps leave addresses in memory, and then there are fewer runs.
+            # Plant traps after all other ways: they leave addresses in memory, and kinst plants no
+            # run that memory points into.
             for site in chosen if number == 0 and BARS[isa].reached is not None else ():
                 if not budget.over(end):
                     traps[site] = measure(boot, short, site, "trap", 1)[1] or 0.0
@@ -201,12 +235,12 @@ def measure_all(
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Numbers of instructions by the way they are planted.
+    """Numbers of instructions by the way in which they are planted.
 
     Attributes:
-        whole: by way, planted with all of their function.
-        short: how many of those have no room for a jump.
-        alone: by way, some of the short ones, each planted alone.
+        whole: by way, for instructions planted with their whole functions.
+        short: number of these instructions that have no room for a jump.
+        alone: by way, for some of the short instructions, each planted alone.
     """
 
     whole: Counter[str]
@@ -214,20 +248,26 @@ class Shares:
     alone: Counter[str]
 
     def traps(self) -> float:
-        """Return the percentage of instructions that are traps, planted with all of their
-        function."""
+        """Return the percentage of instructions that are traps if whole functions are planted."""
         return 100 * self.whole["trap"] / max(1, self.whole.total())
 
     def traps_alone(self) -> float:
-        """Return the percentage of all instructions that are traps when planted alone; those with
-        room for a jump never are."""
+        """Return the percentage of instructions that are traps if each is planted alone. An
+        instruction with room for a jump is never a trap then."""
         part = 100 * self.short / max(1, self.whole.total())
         return part * self.alone["trap"] / max(1, self.alone.total())
 
 
 def shares(guest: Guest, room: int, functions: int, seed: int) -> Shares | None:
-    """Return how the instructions of functions drawn from the whole kernel are planted; None if no
-    functions are to be drawn."""
+    """Return how the instructions of functions drawn at random from the whole kernel are planted;
+    None if `functions` is 0.
+
+    Args:
+        guest: the guest.
+        room: bytes of a jump.
+        functions: number of functions to draw, and of short instructions to plant alone.
+        seed: for the random numbers.
+    """
     if not functions:
         return None
     random_ = random.Random(seed)
@@ -236,7 +276,7 @@ def shares(guest: Guest, room: int, functions: int, seed: int) -> Shares | None:
     for name in random_.sample(names, min(functions, len(names))):
         try:
             found = [p for p in guest.machine.probes(f"kinst::{name}:") if p.way != "refused"]
-        except KinstError:  # several functions have the name
+        except KinstError:  # several functions have this name
             continue
         whole.update(p.way for p in found)
         short += [(name, p.name) for p in found if len(p.code) < room]

@@ -1,22 +1,23 @@
-"""Measure how soon the first record arrives, and how many records arrive in a second.
+"""Measure how soon the first record of a trace arrives, and how many records arrive in a second.
 
     .venv/bin/python bench/start.py [--runs N] [--hits N] [--json FILE]
 
-First: kinst traces one instruction of vfs_read in a VM that is already prepared, cold (--cold: its
-kernel boots) and warm (it starts from a saved state); its own -v message splits the time from the
-start of its process to the first printed record by stage.  The time from outside, by this
+First: kinst traces one instruction of vfs_read in a VM whose kernel has been fetched: cold (--cold:
+the kernel boots) and warm (the VM starts from a saved state). kinst's -v message splits the time
+from the start of its process to the first printed record by stage. The time from outside, by this
 benchmark's clock, is from before the process is made to the arrival of the first byte of a record.
 
-Second: the same on an open machine of the library, traced again and again.
+Second: the same program is traced again and again on an open machine of the library.
 
-Third: the same command with fbt:::entry, 40,000 probes, from the start of its process until they
-are planted, cold and warm.
+Third: the command is run with fbt:::entry (40,000 probes), from the start of its process until the
+probes are planted, cold and warm.
 
-Fourth: a guest program calls read(2) as fast as it can while each call makes a record of a time and
-two registers, printed as text into a file.  Arrived and dropped records are counted; together they
-are the hits.
+Fourth: a guest program calls read(2) as fast as it can, while each call makes a record of a time
+and two registers, which is printed as text into a file. Records that arrived and records that were
+dropped are counted; their sum is the number of hits.
 
-The processes have real-time priority if they may, so that other processes take no time from them.
+The processes have real-time priority if the host allows it, so that other processes do not disturb
+them.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ RECORD = (
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seconds of one start.
+    """Seconds of one start of kinst.
 
     Attributes:
-        outside: by this benchmark's clock.
-        told: by kinst's message.
-        stages: of each stage by kinst's message, in order.
+        outside: total, by this benchmark's clock.
+        told: total, by kinst's message.
+        stages: seconds of each stage by kinst's message, in order.
     """
 
     outside: float
@@ -71,14 +72,14 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Records of one trace.
+    """Numbers of records in one trace.
 
     Attributes:
-        hits: reads that the guest made.
-        arrived: records that arrived.
-        dropped: records that were dropped.
-        guest_seconds: that the reads took.
-        seconds: from the first record's arrival to the end of kinst.
+        hits: number of reads that the guest made.
+        arrived: number of records that arrived.
+        dropped: number of records that were dropped.
+        guest_seconds: time that the reads took.
+        seconds: time from the arrival of the first record to the end of kinst.
     """
 
     hits: int
@@ -89,7 +90,7 @@ class Flow:
 
 
 def start_once(*, cold: bool) -> Start:
-    """Run kinst up to its first record.  Raises KinstError."""
+    """Run kinst until its first record, and return the times. Raises KinstError."""
     argv = [str(KINST), "-q", "-v", "-n", FIRST, "-c", "cat /etc/passwd >/dev/null"]
     argv += ["--cold"] if cold else []
     began = time.monotonic()
@@ -105,7 +106,8 @@ def start_once(*, cold: bool) -> Start:
 
 
 def plant_once(*, cold: bool) -> Start:
-    """Run kinst once, counting every function's entries.  Raises KinstError."""
+    """Run kinst once with a program that counts the entries of all functions, and return the times.
+    Raises KinstError."""
     argv = [str(KINST), "-q", "-v", "-n", ENTRIES + " { @ = count(); }", "-c", "true"]
     began = time.monotonic()
     ran = subprocess.run([*argv, *["--cold"][:cold]], capture_output=True, timeout=SECONDS)
@@ -121,8 +123,8 @@ def _stages(said: str) -> dict[str, float]:
 
 
 def start_again(runs: int) -> list[float]:
-    """Return the seconds of traces on an open machine from the call to the first record, without
-    the first trace, which fills caches."""
+    """Return the seconds from the call to the first record for traces on an open machine. The first
+    trace, which fills caches, is left out."""
     found = []
     with kinst.boot() as machine:
         for _ in range(runs + 1):
@@ -134,7 +136,13 @@ def start_again(runs: int) -> list[float]:
 
 
 def flow(program: str, hits: int) -> Flow:
-    """Trace `hits` reads of the compiled guest program.  Raises KinstError."""
+    """Trace reads of the compiled guest program, and return the numbers of records. Raises
+    KinstError.
+
+    Args:
+        program: path of the guest program.
+        hits: number of reads.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "records"
         argv = [str(KINST), "-q", "-o", str(out), "--copy", program, "-n", RECORD,
@@ -155,8 +163,15 @@ def flow(program: str, hits: int) -> Flow:
 
 
 def starts_by_kind(start: Callable[..., Start], runs: int) -> dict[str, list[Start]]:
-    """Start cold and warm by turns, so that other processes disturb both alike.  A first warm
-    start, which is not counted, leaves a saved state."""
+    """Return the times of several cold and of several warm starts.
+
+    Cold and warm starts alternate, so that other processes disturb both alike. A first warm start,
+    which is not counted, leaves a saved state.
+
+    Args:
+        start: starts kinst once.
+        runs: number of starts of each kind.
+    """
     start(cold=False)
     found: dict[str, list[Start]] = {"cold": [], "warm": []}
     for _ in range(runs):
@@ -166,7 +181,7 @@ def starts_by_kind(start: Callable[..., Start], runs: int) -> dict[str, list[Sta
 
 
 def show_starts(console: Console, what: str, starts: Sequence[Start]) -> None:
-    """Print a table of the stages."""
+    """Print a table of the stages of starts."""
     table = Table(title=f"seconds to {what}, {len(starts)} runs")
     for column in ("", "least", "median", "most"):
         table.add_column(column, justify="right" if column else "left")

@@ -2,11 +2,11 @@
 
     .venv/bin/python bench/traced_command.py [DESCRIPTION ...] [--vm ISA] [--passes N]
 
-The command is tests/programs/busy.c: system calls of many kinds, the same in each round, with its
-own timing.  In one guest it runs untraced and with all probes of a description counted, by turns,
-several times in each turn, and untraced again at the end.  Other processes can only make a time
-longer, so the ratio is that of the shortest times.  The median ratio of each turn to the untraced
-turns around it is shown as well: if the two differ, the machine was too busy.
+The command is tests/programs/busy.c, which makes system calls of many kinds, the same in each
+round, and measures its own time. In one guest it runs alternately untraced and with all probes of a
+description counted, several times in each turn, and untraced again at the end. Other processes can
+only make a time longer, so the ratio is that of the shortest times. The median ratio of each turn
+to the untraced turns around it is shown as well: if the two ratios differ, the host was too busy.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ DESCRIPTIONS = ("kinst::vfs_*:", "fbt::vfs_*:entry")
 ROUNDS, TIMES = 100, 7
 COMMAND = f"for k in {' '.join(map(str, range(TIMES)))}; do busy {ROUNDS}; done"
 UNTRACED = ""
-MOST = 1.2  # times the untraced time that a traced command may take
+MOST = 1.2  # bar: most time of a traced command, in multiples of the untraced time
 
 
 def least(output: str) -> float:
-    """Return the microseconds of a round in the quickest of the runs that busy printed."""
+    """Return the microseconds of a round in the quickest run, from the output of busy."""
     found = re.findall(r"busy \d+ ns (\d+)", output)
     if len(found) != TIMES:
         raise KinstError(f"the guest printed no times: {output.strip()!r}")
@@ -46,13 +46,13 @@ def least(output: str) -> float:
 
 
 def measure(guest: Guest, descriptions: Sequence[str], passes: int) -> dict[str, list[float]]:
-    """Return the microseconds of a round in each turn, by description; UNTRACED has one turn
-    more."""
+    """Return the microseconds of a round in each turn, by description. UNTRACED has one more turn
+    than each description."""
     found: dict[str, list[float]] = {text: [] for text in (UNTRACED, *descriptions)}
     programs = {text: guest.compile(f"{text} {{ @ = count(); }}") for text in descriptions}
     for k in range(passes):
         found[UNTRACED].append(least(guest.run(COMMAND)))
-        # In alternating order: the first description may have to fill caches.
+        # Alternate the order of descriptions, since the first one may have to fill caches.
         for text in descriptions[:: -1 if k % 2 else 1]:
             found[text].append(least(guest.trace(programs[text], COMMAND).output))
     found[UNTRACED].append(least(guest.run(COMMAND)))
@@ -60,13 +60,14 @@ def measure(guest: Guest, descriptions: Sequence[str], passes: int) -> dict[str,
 
 
 def ratios(found: dict[str, list[float]], text: str) -> list[float]:
-    """Return the ratio of each turn to the quicker of the untraced turns before and after it."""
+    """Return the ratio of each turn of a description to the quicker of the untraced turns before
+    and after it."""
     plain = map(min, itertools.pairwise(found[UNTRACED]))
     return [one / beside for one, beside in zip(found[text], plain, strict=True)]
 
 
 def show(found: dict[str, list[float]]) -> bool:
-    """Print the ratios; return whether all are at most MOST."""
+    """Print the ratios, and return whether all are at most MOST."""
     table = Table(title="a round of system calls")
     for column in ("", "us at least", "ratio", "of turns: least", "middle", "most"):
         table.add_column(column, justify="right" if column else "left")

@@ -1,14 +1,16 @@
-"""Measure what D's variables cost in a clause, beside a clause without them and kprobe events.
+"""Measure what D's variables cost in a clause, beside a clause without variables and beside kprobe
+events.
 
     .venv/bin/python bench/variables.py [--json FILE] [--boots N]
 
-The method is bench/hit_cost.py's: modes by turns in several boots, the median of boots.  Every
-clause also counts its hits, and a mode that misses one fails.  A variable costs the difference to
-the first mode, which stores a register in a global variable.
+The method is that of bench/hit_cost.py: modes alternate in several boots, and the figure is the
+median over boots. Every clause also counts its hits, and a mode that misses a hit fails. The cost
+of a variable is the difference to the first mode, which stores a register in a global variable.
 
-The pair is the latency histogram of the Dynamic Tracing Guide, from a function's entry to one
-instruction in it that each call runs once.  Its peer is the kernel's own: two kprobe events
-(optimised to jumps) with hist triggers, where the second reads a variable of the first.
+The pair of probes is the latency histogram of the Dynamic Tracing Guide, from a function's entry to
+one instruction in the function that each call runs once. It is compared with the kernel's own
+histogram: two kprobe events (optimised to jumps) with hist triggers, the second of which reads a
+variable of the first.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from kinst import KinstError
 
 BASE = "g = register"
 PAIR, PLAIN_PAIR, KERNEL = "self->ts pair", "the same with a global", "kprobe events, hist triggers"
-# Statements of a clause by their name in the table.
+# Statements of a clause, by the name of the mode in the table.
 CLAUSES = {
     BASE: "g = regs[R_RDX];",
     "this->a = register": "this->a = regs[R_RDX]; g = this->a;",
@@ -64,7 +66,7 @@ CLAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """The kernel's own latency histogram of two optimised kprobe events."""
+    """The kernel's own latency histogram, made by two optimised kprobe events."""
 
     guest: Guest
     place: Place
@@ -95,7 +97,7 @@ class Histogram:
 
 
 def modes_of(guest: Guest, place: Place) -> list[Mode]:
-    """Return all modes.  Raises KinstError."""
+    """Return all modes. Raises KinstError."""
     site = f"kinst::{place.function}:{place.offset}"
     entry = f"fbt::{place.function}:entry"
 
@@ -124,7 +126,8 @@ def modes_of(guest: Guest, place: Place) -> list[Mode]:
 
 
 def measure(boots: int) -> tuple[Place, list[Cost]]:
-    """Measure all modes in so many boots.  Raises KinstError."""
+    """Measure all modes in several boots, and return the probed instruction and the costs. Raises
+    KinstError."""
     measured, place = Boots(Budget(math.inf)), None
     with tempfile.TemporaryDirectory() as folder:
         copies = compile_programs(("rounds",), Path(folder))
