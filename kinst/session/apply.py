@@ -321,7 +321,7 @@ class PlantedStopped:
         return f"{function.name}+{address - function.address}" if function else f"{address:#x}"
 
     def _insert_stop(self, enabled: EnabledSite, address: int) -> None:
-        """Insert a debugger's breakpoint for a stop-planted probe, unless the address has one
+        """Insert a debugger's breakpoint for a stop-planted probe, unless there is a breakpoint
         already.
         """
         there = self._stops.setdefault(address, [])

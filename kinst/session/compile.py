@@ -1,4 +1,4 @@
-"""Stage that parses the programs of a request and checks them as one; it needs no machine.
+"""Stage that parses the programs of a request and checks them together; it needs no machine.
 
 Tested by tests/session/test_compile_once.py.
 """

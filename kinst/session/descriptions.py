@@ -1,4 +1,4 @@
-"""Probe descriptions: the probes that each one matches, and hints for those that match none.
+"""Probe descriptions: the probes that a description matches, and hints for one that matches none.
 
 Tested by tests/session/test_enable.py and tests/dlang/vocabulary/test_other_tracers.py.
 """

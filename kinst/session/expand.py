@@ -100,8 +100,8 @@ def expanded(
 
     Args:
         types: the types of the kernel.
-        images: debug information of the kernel and its modules; a function without any is taken for
-            one that is never inlined.
+        images: debug information of the kernel and its modules; a function without debug
+            information counts as never inlined.
         frame_address: returns how to find the canonical frame address at an instruction.
         zero: whether descriptions that match nothing are left out (-Z) rather than refused.
 
@@ -394,7 +394,7 @@ def source_of(
 
 
 def call_convention(isa: Isa) -> CallConvention:
-    """Return the calling convention of an ISA, by which DWARF's entry values are found in the
+    """Return the facts of an ISA's calling convention that are needed to compute values of a
     caller.
     """
     names = isa.dwarf_registers

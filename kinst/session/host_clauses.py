@@ -129,7 +129,10 @@ class HostClock:
 def own_context(clock: HostClock, cpu: int) -> FiringContext:
     """Return the built-in variables for BEGIN, END and tick-N, which describe kinst's own process.
 
-    dtrace(1) does the same with its own process.
+    In dtrace(1) they describe the process of dtrace(1).
+
+    Args:
+        cpu: the value of D's cpu.
     """
     return FiringContext(
         cpu=cpu,

@@ -225,7 +225,8 @@ def with_vmlinux(request: Request, report: Report) -> Request:
     The vmlinux is found by the build-id in the machine's memory. The request is returned unchanged
     if it names a vmlinux, or if the machine's memory cannot be read before the machine is opened.
 
-    Raises KinstError if there is no build-id or no such vmlinux, and TargetError.
+    Raises KinstError if memory has no build-id or there is no such vmlinux, TargetError if memory
+    cannot be read.
     """
     options = request.machine
     if not options.address or options.debug or options.kernel:

@@ -51,7 +51,7 @@ def list_names(enabled: Sequence[EnabledSite], kernel: Kernel | None) -> list[Li
 def refused_told(enabled: Sequence[EnabledSite], system: SiteRules) -> str:
     """Return a sentence that says how many probes are in functions that cannot be planted at all.
 
-    It has the most frequent reason. "" if there are no such probes.
+    The sentence also gives the most frequent reason. "" if there are no such probes.
     """
     functions = Counter(e.probe.site.function for e in enabled if e.probe.site is not None)
     reasons = Counter[str]()

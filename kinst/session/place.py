@@ -184,9 +184,9 @@ def _with_runs(placement: Placement, workspace: Workspace, *, gates: bool) -> Pl
     """Add runs for sites that would otherwise be traps, and gates for sites in no run.
 
     If the sites are in few functions, memory is searched now for possible return addresses, and no
-    run is chosen that such an address points into. Most of these words are left over from
-    interrupts and stay for a long time; when patches are written it is too late to choose other
-    runs.
+    run is chosen that such an address points into. When patches are written it is too late to
+    choose other runs; and most of these addresses are left over from interrupts and stay in memory
+    for a long time.
 
     Args:
         gates: whether gates may be used.

@@ -172,7 +172,7 @@ def _entries(enabled: Sequence[EnabledSite]) -> tuple[tuple[int, ...], ...]:
 def _near(
     wanted: Sequence[WantedSite], kernel: PlantableKernel, table: CodeTable | None
 ) -> Sequence[int]:
-    """Return addresses near a few sites to which control comes from other pages, in order.
+    """Return addresses near a few sites to which control comes from other pages, ascending.
 
     These are the entries of the sites' functions and, if the functions are few, the targets of
     their calls and the return addresses of these calls. Empty if the machine has no table of

@@ -172,8 +172,8 @@ class TraceRecords:
         return any(entry.data.any() for one in tables for entry in one.entries.values())
 
     def finish(self) -> Iterator[Event]:
-        """Yield the last events of a trace, among them the aggregations that are still to be
-        printed.
+        """Yield the last events of a trace: of records that were kept until now, and of
+        aggregations that no printa() has printed.
         """
         yield from self._noted(self.interpreter.finish())
 
@@ -221,7 +221,8 @@ class TraceRecords:
         """Return a CPU's faults since the last call; overwritten faults are counted as lost.
 
         Args:
-            slot: the CPU's number; one past the last CPU means clauses that the host runs.
+            slot: the CPU's index; the index after the last CPU's is that of clauses that the host
+                runs.
         """
         entries, more = self._rings.faults(slot)
         cpus, faults = self._scratch.cpus, []

@@ -143,10 +143,10 @@ class RunningTrace:
         """Run the trace until exit(), the end of the command, stop(), the guest's end or the
         timeout.
 
-        Yields the events; when the client asks for the next event, it has handled the last one. The
-        last event is End, whose status is that of exit(), else the command's, else 0. If the guest
-        ended by itself, patches remain or anything else failed, TargetError or KinstError is raised
-        after End. All patches are removed when the generator ends, is closed, or raises.
+        Yields the events. A client that asks for the next event has handled the preceding event.
+        The last event is End, whose status is that of exit(), else the command's, else 0. If the
+        guest ended by itself, patches remain or anything else failed, TargetError or KinstError is
+        raised after End. All patches are removed when the generator ends, is closed, or raises.
 
         When the trace must end, another thread restores the kernel's text, however long the client
         takes for an event.

@@ -60,7 +60,9 @@ def reason(quiet: Quiet) -> str:
 
 
 def last_words(quiet: Quiet) -> str:
-    """Return the message at the end of a trace that no probe fired, "" if one may have fired."""
+    """Return the message at the end of a trace that no probe fired, "" if a probe may have
+    fired.
+    """
     if not quiet.planted or quiet.has_counted or not quiet.leaves_traces:
         return ""
     some = "1 instruction was" if quiet.planted == 1 else f"{quiet.planted} instructions were"

@@ -48,7 +48,8 @@ class Workspace:
 
         Args:
             set_aside: bytes of scratch that the machine was started with.
-            for_any: whether the machine is to run any programs, rather than one that is known.
+            for_any: whether the machine is opened for any programs, rather than for one known
+                program.
         """
         self.machine = machine
         self.ended: tuple[EndedCode, ...] = ()

@@ -204,11 +204,11 @@ class Guardian:
         return reached, sock.fileno()
 
     def _reached(self, idle: Rsp, split: bool) -> Reached:
-        """Find the kernel and the RAM of a machine by its stub.  After an error, let the machine
-        run.
+        """Find the kernel and the RAM of a machine through its stub.  After an error, let the
+        machine run.
 
         Args:
-            idle: a connection to the stub on which nothing has been sent.
+            idle: a new connection to the stub, before protocol features are agreed on.
             split: whether the machine's RAM may continue at 4 GB.
         """
         try:

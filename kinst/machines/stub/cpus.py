@@ -117,11 +117,13 @@ class Debugger:
             old.expire()
 
     def rewrite(self, cpu: int, name: str, behind: int) -> None:
-        """Write a register of a stopped CPU with its own value, for the side effect of the write.
+        """Read a register that the stub does not name, and write the same value back, for the side
+        effect of the write (Board.TIMERS).
 
         Args:
-            name: the name of a register near it; the written register need not have a name.
-            behind: the written register's number minus the number of `name`.
+            cpu: a stopped CPU.
+            name: a register that the stub names, of the same size.
+            behind: the register's number minus the number of the register `name`.
         """
         self._need_stopped("registers can be written")
         self._file.rewrite(self._threads[cpu], name, behind)
