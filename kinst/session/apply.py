@@ -75,7 +75,7 @@ def apply(plan: TracePlan, machine: StartedMachine) -> Planted:
 
 
 def fill(plan: TracePlan) -> None:
-    """Write a plan's descriptors, clause code, trampolines and trap table into scratch."""
+    """Write a plan's site descriptors, clause code, trampolines and trap table into scratch."""
     view, scratch = plan.placed.memory.view, plan.placed.scratch
 
     def put(offset: int, data: bytes | bytearray) -> None:

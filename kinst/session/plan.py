@@ -138,7 +138,7 @@ def _compile_host(placed: PlacedProgram, places: Descriptors, machine: CodeMachi
     """Compile the clauses that kinst runs in its own process.
 
     Args:
-        places: places of the probes' descriptors in scratch.
+        places: places of the site descriptors in scratch.
         machine: this host, as a machine that runs code.
     """
     parts = placed.placement
@@ -248,7 +248,7 @@ def _wanted(
     Args:
         there: the target, as a machine that runs code.
         code: the compiled clauses.
-        descriptors: places of the probes' descriptors in scratch.
+        descriptors: places of the site descriptors in scratch.
         rules: how to find the caller, by EnabledSite.key.
         shapes: records that a trampoline can write without a call.
     """
@@ -329,7 +329,7 @@ def argument_slots(isa: Isa, enabled: EnabledSite, numbers: frozenset[int]) -> f
 
 
 def _descriptor_places(placed: PlacedProgram) -> Descriptors:
-    """Return where in scratch the probes' descriptors lie; their bytes are still missing.
+    """Return where in scratch the site descriptors lie; their bytes are still missing.
 
     First come the probes that the target fires, then those that the host fires, then dtrace:::ERROR
     twice, for clauses in the target and on the host.
@@ -346,12 +346,13 @@ def _descriptor_places(placed: PlacedProgram) -> Descriptors:
 def _describe(
     placed: PlacedProgram, places: Descriptors, rules: FrameRules, *, counted_only: bool = False
 ) -> Descriptors:
-    """Return the probes' descriptors with their places and bytes.
+    """Return the site descriptors with their places and bytes.
 
     Args:
-        places: their places, as _descriptor_places() returns them.
+        places: the places, as _descriptor_places() returns them.
         rules: how to find the caller, by EnabledSite.key.
-        counted_only: whether planted probes only count, so that no clause reads their descriptors.
+        counted_only: whether planted probes only count, so that no clause reads their site
+            descriptors.
     """
     parts, layout, scratch = placed.placement, placed.layout, placed.scratch
     strings = Strings(placed.compiled.strings)

@@ -228,7 +228,9 @@ def most_probes(compiled: Compiled, cpus: int, room: int) -> int:
 
 
 def _described(program: EnabledProgram) -> int:
-    """Return an upper bound for the bytes of a program's strings, descriptors and trap tables."""
+    """Return an upper bound for the bytes of a program's strings, site descriptors and trap
+    tables.
+    """
     count = len(program.enabled)
     descriptors = (count + 2) * descriptor_size(len(program.compiled.program.aggregations))
     return program.strings_size + descriptors + TABLE_ROOM * count + 8 * PAGE

@@ -215,7 +215,7 @@ class Placement:
 
     @property
     def inside(self) -> tuple[EnabledSite, ...]:
-        """Probes that fire in the target, in the order of their descriptors."""
+        """Probes that fire in the target, in the order of their site descriptors."""
         return (*(s.enabled for s in self.planted), *self.sampled)
 
     @property
@@ -271,7 +271,7 @@ class PlacedProgram:
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Descriptors of probes, which clauses read: their places in scratch, and their bytes.
+    """Site descriptors, which clauses read: their places in scratch, and their bytes.
 
     All offsets are in the trace's scratch.
 
@@ -332,7 +332,7 @@ class TracePlan:
 
     Attributes:
         placed: the probes, and the layout of scratch.
-        descriptors: the descriptors of all probes.
+        descriptors: the site descriptors of all probes.
         host: code of clauses that kinst's own process runs.
         host_side: memory that this code can read.
         code: code of clauses that the target runs; None without planted probes.
