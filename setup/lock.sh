@@ -6,7 +6,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3.11 -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install -qq --disable-pip-version-check --upgrade setuptools
-# Build from a copy, because building leaves a folder in the source.
+# Build from a copy, because a build leaves a folder in the source.
 mkdir "$work/kinst"
 git ls-files -z | xargs -0 cp --parents -t "$work/kinst"
 "$work/venv/bin/python" -m pip install -qq --disable-pip-version-check "$work/kinst[test]"

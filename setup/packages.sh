@@ -1,19 +1,21 @@
-# Debian's packages: find tools that do not work, and install what they need.  Sourced by setup.sh.
-# shellcheck shell=bash disable=SC2154 # venv, cache and more are setup.sh's
+# Debian packages: functions that find tools that do not work, and install the packages that these tools
+# need.  Sourced by setup.sh.
+# shellcheck shell=bash disable=SC2154 # setup.sh sets venv, cache and other variables
 
 is_installed() {
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-# Print the packages of a tool that are not installed.  If all are: the dependencies that apt misses,
-# or the packages themselves, whose files must be damaged.
+# Print the packages to install for a tool that does not work: the tool's packages that are not installed.
+# If all are installed: the dependencies that apt reports as missing; if there are none, all packages of the
+# tool, because their files must be damaged.
 packages_to_get() {
     local package missing=()
     for package; do
         is_installed "$package" || missing+=("$package")
     done
     if [ ${#missing[@]} = 0 ]; then
-        # Works without root: nothing is locked, since it only reads.
+        # NoLocking lets this work without root; the command only reads.
         mapfile -t missing < <(LC_ALL=C apt-get -o Debug::NoLocking=1 check 2>&1 |
             sed -n 's/.*Depends: \([^ ]*\).* but it is not .*/\1/p')
     fi
@@ -21,7 +23,7 @@ packages_to_get() {
     printf '%s\n' "${missing[@]}"
 }
 
-# Print the lines of broken_tools, with only the packages to install.
+# Read the lines of broken_tools, and print them with only the packages to install.
 name_packages() {
     local tool packages reason
     while IFS=: read -r tool packages reason; do
@@ -30,7 +32,7 @@ name_packages() {
     done
 }
 
-# Say for each broken tool: its name, the reason, the packages.
+# Print a message for each broken tool: its name, the reason, the packages.
 say_broken() {
     local tool packages reason
     while IFS=: read -r tool packages reason; do
@@ -39,14 +41,14 @@ say_broken() {
     done <<<"$1"
 }
 
-# Run apt-get without output, unless it fails.
+# Run apt-get, and print its last output only if it fails.
 quiet_apt() {
     apt-get -q "$@" >"$apt_log" 2>&1 && return
     tail -n 15 "$apt_log"
     return 1
 }
 
-# install BROKEN: install the packages that its lines name, again if they are damaged.
+# install BROKEN: install the packages that the lines of BROKEN name; reinstall them if they are damaged.
 install() {
     local started=$SECONDS packages package command="install --no-install-recommends --fix-broken"
     packages=$(cut -d: -f2 <<<"$1" | tr -s ' ' '\n' | sort -u | tr '\n' ' ')
@@ -81,8 +83,8 @@ install() {
     say "packages installed ($((SECONDS - started)) s)"
 }
 
-# Install what the tools of LEVEL (basic, test or all) need, and have each do its work once.  The proof is
-# kept, as that of KVM is, and holds as long as the tools stay the same.
+# system_packages LEVEL: install the packages of the tools of LEVEL (basic, test or all), and try each tool
+# once.  A file in the cache records that the tools work; it is valid until a tool or a package changes.
 system_packages() {
     local key broken names tried='' tools=$basic_tools proofs=$cache/tools
     key=$(tools_key)
@@ -96,7 +98,7 @@ system_packages() {
     elif [ "$(cat "$proofs-basic" 2>/dev/null)" = "$key" ]; then
         return 0
     fi
-    # Some tools can be tried only once gcc is there, so a second round may find more.
+    # Some tools can be tried only with gcc, so after gcc is installed a second round may find more.
     while true; do
         broken=$(broken_tools <<<"$tools" | name_packages) || exit 1
         [ -n "$broken" ] || break
@@ -108,6 +110,6 @@ system_packages() {
         install "$broken"
         tried=$names
     done
-    # If the proof cannot be kept, it is made again the next time.
+    # If the record cannot be written, the tools are tried again the next time.
     { mkdir -p "$cache" && tools_key >"$proofs-$1"; } 2>/dev/null || true
 }

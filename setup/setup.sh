@@ -1,7 +1,7 @@
 #!/bin/bash
-# What `make setup` does: system packages, .venv, kinst in it, the kernel.  A step that is done already
-# takes milliseconds.  `setup.sh test` also installs what `make test` needs, `setup.sh all` what all tests need.
-# If HOME is not set, the system's own entry for this user is used.
+# What `make setup` does: install system packages, make .venv with kinst in it, and fetch the kernel.  A step
+# that has been done before takes milliseconds.  `setup.sh test` also installs what `make test` needs,
+# `setup.sh all` what all tests need.  If HOME is not set, it is taken from the system's entry for this user.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,7 +9,7 @@ isa=amd64
 venv=.venv
 export HOME=${HOME:-~}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/kinst
-# Checksum of what was installed into .venv: if it changes, everything is installed again.
+# Checksum of the requirements that were installed into .venv: if it changes, all are installed again.
 stamp=$venv/.kinst-installed
 
 say() {
@@ -48,22 +48,23 @@ environment() {
     say "$venv is ready ($((SECONDS - started)) s)"
 }
 
-# The first index compiles the code that makes it, and keeps that code; so no user's first trace has to.
+# Index the kernel's debug information.  The first index also compiles the code that makes indexes and saves
+# it in the cache, so that the user's first trace need not wait for that.
 debug_index() {
     local vmlinux started=$SECONDS
-    # shellcheck disable=SC2012 # kinst's own names
+    # shellcheck disable=SC2012 # kinst chooses these names
     vmlinux=$(ls "$cache"/kernels/$isa/*/usr/lib/debug/boot/vmlinux-* | sort -V | tail -n 1)
     [ "$(cat $venv/.kinst-indexed 2>/dev/null)" = "$vmlinux" ] && return 0
     say "indexing the kernel's debug information"
     $venv/bin/inlinecall fdget "$vmlinux" >/dev/null
-    # Also index its names, for completion by TAB.
+    # Also index the kernel's names, for completion by TAB.
     $venv/bin/kinst --complete zsh kinst::vfs_ kinst -n >/dev/null
     echo "$vmlinux" >$venv/.kinst-indexed
     say "index is ready ($((SECONDS - started)) s)"
 }
 
-# kernel ISA [VERSION]: fetch the kernel to boot and try KVM.  Both are skipped while the kernel's files, the
-# host's boot and QEMU are those of the last time.
+# kernel ISA [VERSION]: fetch the kernel to boot and try KVM.  Both are skipped if the kernel's files and QEMU
+# are unchanged and the host has not been booted since the last time.
 kernel() {
     local of_last_time=$venv/.kinst-kernel-$1${2:+-$2}
     [ "$(cat "$of_last_time" 2>/dev/null)" != "$(kernel_key "$1")" ] || return 0
@@ -81,7 +82,7 @@ kernel_key() {
         "$cache/kernels/$1"/*/{manifest.json,boot/*,bin/*,usr/lib/debug/boot/*} 2>/dev/null || true
 }
 
-# Put Debian 13's QEMU into the cache, and have each of its programs start a machine once.
+# Fetch Debian 13's QEMU into the cache, and try each of its programs once: it must start a machine.
 newer_qemu() {
     local folder program machine proof=$venv/.kinst-newer-qemu
     folder=$cache/tests/qemu-10/bin
@@ -111,10 +112,10 @@ kernel $isa
 debug_index
 # The other kernels that kinst can boot are fetched on first use, and for tests.
 if [ "$level" = all ]; then
-    # Mirrors may lack one for a day; the other tests need not wait for it.
+    # A mirror may lack a kernel for a day; the other tests can run without it.
     kernel arm64 || say "without it the tests of arm64 fail"
     kernel riscv64 || say "without it the tests of riscv64 fail"
-    # To build kinst's module, for tests/vm/live/test_live_module.py.
+    # To build kinst's kernel module, for tests/vm/live/test_live_module.py.
     PYTHONPATH=. $venv/bin/python setup/fetch_headers.py
     # For tests/vm/guests/test_kernels.py, whose other kernels `make test-release` fetches.
     kernel amd64 6.12

@@ -1,15 +1,15 @@
-# The programs that kinst and its tests run, the Debian packages that have them, and a proof that each works:
-# it does its work once.  Sourced by setup.sh.
-# shellcheck shell=bash disable=SC2154 # venv, cache and more are setup.sh's
+# The programs (tools) that kinst and its tests run, the Debian packages that have them, and for each tool a
+# trial that shows whether it works.  Sourced by setup.sh.
+# shellcheck shell=bash disable=SC2154 # setup.sh sets venv, cache and other variables
 
-# TOOL: PACKAGES.  The proof of a tool is its case in prove().
+# Lines TOOL: PACKAGES.  The trial of a tool is its case in prove().
 basic_tools='
 gcc: gcc libc6-dev
 gdb: gdb
 qemu-system-x86_64: qemu-system-x86
 python: python3-venv'
 
-# Tools with which the tests of `make test` compile programs, and with which they compare kinst.
+# Tools of `make test`: compilers of test programs, and programs whose output is compared with kinst's.
 test_tools='
 cpp: cpp
 readelf: binutils
@@ -26,7 +26,7 @@ lz4: lz4
 zsh: zsh
 bash-completion: bash-completion'
 
-# Tools with which the other tests compare kinst, and the machines that they boot.
+# Tools of the other tests: programs whose output is compared with kinst's, and the machines that tests boot.
 all_tools='
 clang: clang
 gdb-multiarch: gdb-multiarch
@@ -41,7 +41,7 @@ dot: graphviz
 debootstrap: debootstrap
 llvm-config-19: llvm-19-dev g++'
 
-# In Debian 12 virtiofsd is part of QEMU's package, later it has its own.  It is not in PATH.
+# In Debian 12 virtiofsd is in QEMU's package, in later releases it has its own.  It is not in PATH.
 virtiofsd_package=virtiofsd
 if grep -q bookworm /etc/os-release 2>/dev/null; then virtiofsd_package=qemu-system-common; fi
 test_tools=${test_tools/virtiofsd_package/$virtiofsd_package}
@@ -63,21 +63,21 @@ find_python() {
     return 1
 }
 
-# Start a machine, stopped, and end it.
+# Start a machine by QEMU without running its CPUs, and end it.
 starts_qemu() {
     printf '%s\n' '{"execute": "qmp_capabilities"}' '{"execute": "quit"}' |
         timeout 60 "$@" -nodefaults -accel tcg -m 64 -S -display none -qmp stdio
 }
 
-# Compile, as tests do, a static program that uses the C library's, the kernel's and threads' headers.
+# Compile sample.c statically, as tests do; it needs the headers of the C library, of the kernel and of threads.
 compiles_static() {
     "$1-gcc" -O2 -static -pthread -o "static-$1" sample.c &&
         "$1-objdump" -d "static-$1" | grep '<main>:' &&
         "$1-gcc" -c -o sample.o sample.c && "$1-objcopy" -O binary -j .text sample.o sample.bin
 }
 
-# Have root's virtiofsd share this folder by a listening socket, as kinst starts it, and ask it for its features
-# (vhost-user's request 1): the answer has 8 bytes after the header of 12.
+# Start virtiofsd as kinst starts it for root: with a listening socket, to share this folder.  Ask it for its
+# features (vhost-user's request 1); a correct answer has a header of 12 bytes and 8 bytes of data.
 serves_folder() {
     "$(find_python)" - "$(find_virtiofsd)" <<'ASK'
 import os, socket, struct, subprocess, sys
@@ -99,8 +99,8 @@ sys.exit(len(answer) != 20)
 ASK
 }
 
-# Have a tool do its work, in a folder with sample.c and, if gcc works, the program `sample` made from it.  If it
-# fails, its last line of output is the reason.
+# prove TOOL: try a tool, in a folder that has sample.c and, if gcc works, the program `sample` compiled from it.
+# If the trial fails, the last line of its output is the reason.
 prove() {
     case $1 in
     gcc) gcc -O2 -g -static -pthread -o sample sample.c && ./sample ;;
@@ -131,7 +131,7 @@ prove() {
     llvm-dwarfdump) llvm-dwarfdump --name=main sample | grep DW_TAG_subprogram ;;
     *-linux-gnu-gcc) compiles_static "${1%-gcc}" ;;
     virtiofsd)
-        # For other users virtiofsd needs kinst's help (machines/vm/files.py).
+        # For users other than root, kinst starts virtiofsd in a user namespace (machines/vm/files.py).
         if [ "$EUID" = 0 ]; then
             serves_folder
         else
@@ -169,20 +169,20 @@ is_there() {
     esac
 }
 
-# Try one tool in this folder; print the reason if it fails.
+# try_tool TOOL: try a tool in this folder, and print the reason if it does not work.
 try_tool() {
     if ! is_there "$1"; then
         echo 'it is not there'
         return 1
     fi
-    # These are tried on gcc's program: skip them unless gcc works.
+    # These tools are tried on the program that gcc made: skip them if gcc does not work.
     case $1 in gdb | readelf | clang | dwz | libdw | llvm-dwarfdump | pahole) [ -x sample ] || return 0 ;; esac
     (prove "$1") >out 2>&1 </dev/null && return
     { grep -m 1 -i -E 'error|cannot|no such' out || tail -n 1 out || true; } | cut -c 1-120
     return 1
 }
 
-# Print TOOL: PACKAGES: REASON for each tool listed in stdin that does not work.
+# Read lines TOOL: PACKAGES, and print TOOL: PACKAGES: REASON for each tool that does not work.
 broken_tools() (
     local folder checkout=$PWD tool packages reason
     folder=$(mktemp -d) || return
@@ -212,8 +212,8 @@ SAMPLE
     done
 )
 
-# Print what the proof holds for: these tools, these packages.  dpkg's list changes with every package; without
-# dpkg the files of the tools are compared.
+# Print a key that changes when a tool or a package changes: the state of the tools' files and of dpkg's list
+# of packages (if there is dpkg).
 tools_key() {
     local tool paths=()
     while IFS=: read -r tool _; do

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What `make trace` shows: one instruction with registers, then all instructions of a function.
+# What `make trace` does: trace one instruction with registers, then all instructions of a function.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ show() {
     .venv/bin/kinst "$@"
 }
 
-# The third argument of vfs_read(file, buffer, count, position) is still in rdx there.
+# At this instruction rdx still has the third argument of vfs_read(file, buffer, count, position).
 one_instruction() {
     show -n "kinst::vfs_read:$1 { printf(\"%s reads %d bytes to %#x\", execname, regs[R_RDX], regs[R_RSI]); }" \
         -c 'wc -l /etc/passwd'
@@ -24,7 +24,7 @@ one_instruction() {
 started=$SECONDS
 printf '\nOne instruction: which programs reach vfs_read+19, and what is in two registers there.\n'
 if ! one_instruction 19; then
-    # Another build of the kernel: a function's start always has an instruction.
+    # In another build of the kernel no instruction may begin at +19; one always begins at +0.
     printf '\nNow the function'\''s first instruction, which every kernel has.\n'
     one_instruction 0
 fi
