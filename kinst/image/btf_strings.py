@@ -1,5 +1,5 @@
-"""A check whether a file's BTF contains a name, without reading its types: a misspelled name is
-reported early.
+"""Check whether a file's BTF contains a name, without reading its types; a misspelled name is
+reported early by this.
 
 Tested by tests/image/test_btf_types.py.
 """
@@ -15,8 +15,8 @@ HEADER = struct.Struct("<HBBIIIII")  # magic, version, flags, length; types and 
 
 
 def has_string(file: ElfFile, text: str) -> bool:
-    """Return whether `text` is a whole string in a file's BTF string section; True if the file has
-    no readable BTF, which cannot rule the name out."""
+    """Return whether `text` is a whole string in a file's BTF string section. If the file has no
+    readable BTF, return True: the name cannot be ruled out."""
     section = file.section(".BTF")
     if section is None or section.size <= HEADER.size:
         return True

@@ -120,8 +120,8 @@ class BtfTypes:
         return self.type(self._first + found[0]) if found else None
 
     def _names(self, name: str) -> list[int]:
-        """Return the offsets of a name, as the string offsets in this image's type records count:
-        those of a module go on after the kernel's strings."""
+        """Return the string offsets of a name, as this image's type records count them: offsets of
+        a module's own strings start after the last string of the kernel."""
         found = self._base._names(name) if self._base else []
         return found + [self._first_text + at for at in self._btf.string_offsets(name)]
 

@@ -113,8 +113,8 @@ class DebugInfo:
 
     @cached_property
     def placed(self) -> Elf:
-        """The image's ELF file, with its sections at the addresses of its layout if the file is
-        relocatable."""
+        """The image's ELF file; if it is relocatable, with its sections at the addresses of its
+        layout."""
         return placed(self.elf)
 
     @property
@@ -131,8 +131,8 @@ class DebugInfo:
 
     @property
     def made_index(self) -> Index | None:
-        """Index of the file's DWARF if it is open or in the cache; otherwise None: no index is
-        built."""
+        """Index of the file's DWARF if it is open or in the cache; otherwise None. Unlike `index`,
+        never build an index."""
         if self._index is None and self._cache is not None and not self._sought_index:
             self._sought_index = True
             self._index = open_saved(self.elf, self._cache)
@@ -205,7 +205,7 @@ class DebugInfo:
         if they are not known.
 
         Only an index that exists already is used: building an index takes seconds, and a running
-        trace waits for this function. Line tables are read by units, once (milliseconds each).
+        trace waits for this function. The line table of each unit is read once (milliseconds).
         """
         index = self.made_index
         if index is None:

@@ -60,7 +60,7 @@ class FunctionTable:
     def __init__(
         self, elf: Elf, slide: int, module: str, no_functions: tuple[str, ...] = NO_FUNCTIONS
     ) -> None:
-        """Describe the table; its arrays are computed at the first lookup.
+        """Describe the table of functions; its arrays are computed at the first lookup.
 
         Args:
             elf: the image.

@@ -89,9 +89,9 @@ class LoadedImages:
 
 
 def mover(file: ElfFile, module: LoadedModule) -> tuple[Move, Move]:
-    """Return two functions that map addresses of a module: from its relocatable file, as laid out,
-    to running addresses; and from running addresses back. Both return None for an address that is
-    not in a loaded section."""
+    """Return two functions that map addresses of a module: from addresses in its relocatable file,
+    as laid out, to running addresses; and from running addresses to addresses in the file. Both
+    return None for an address that is not in a loaded section."""
     loaded = {s.name: s.address for s in module.sections}
     sections = {s.index: s for s in file.sections}
     spans = sorted(

@@ -106,7 +106,7 @@ class Orc:
 
     def saved_frame_pointer(self, address: int) -> int | None:
         """Return where the caller's frame pointer is saved at a linked address, as an offset in
-        bytes from the CFA; None if it is still in its register or was never set."""
+        bytes from the CFA; None if the frame pointer is still in its register or was never set."""
         index = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
         if index < 0 or int(self._word[index]) >> 4 & 15 != self._numbers.previous_sp:
             return None

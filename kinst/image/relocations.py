@@ -63,8 +63,8 @@ DATA_KINDS: dict[int, dict[int, tuple[int, str]]] = {
 
 
 def relocated(elf: Elf, section: ElfSection, array: U8) -> U8:
-    """Return the bytes of a debug section with the file's relocations applied; a linked file has
-    none.
+    """Return the bytes of a debug section with the file's relocations applied. A linked file has no
+    relocations: its bytes are returned unchanged.
 
     Args:
         array: the section's bytes, decompressed; not changed.

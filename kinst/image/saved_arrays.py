@@ -26,7 +26,8 @@ FIXED = len(MAGIC) + 8
 
 
 def save(path: Path, key: str, arrays: Mapping[str, Any]) -> bool:
-    """Write arrays to a cache file, atomically. Return False if the folder cannot be written.
+    """Write arrays to a cache file, atomically. Return whether that succeeded: False if the folder
+    cannot be written.
 
     Args:
         key: what the arrays were made for; load() compares it.

@@ -77,8 +77,8 @@ class FileTypes:
         return self._known[module]
 
     def with_dwarf(self, module: str) -> DebugInfo:
-        """Return the debug information of an image from its file with DWARF; from its other file if
-        no file has DWARF. Raises KinstError for a module without a file."""
+        """Return the debug information of an image, from a file with DWARF if there is one,
+        otherwise from the file without DWARF. Raises KinstError for a module without a file."""
         image = self._image(module)
         if image.module == KERNEL or image.has_dwarf:
             return image
@@ -98,14 +98,14 @@ class FileTypes:
         return [KERNEL, *self._modules]
 
     def _lacks(self, name: str, module: str) -> bool:
-        """Return whether it is certain, without reading types, that an image has no type or
-        constant of this name.
+        """Return whether no image can have a type or constant of this name, judging by the strings
+        of BTF alone.
 
-        A program with a misspelled name is refused by this before anything is loaded. False if it
-        is not certain, or if types are being read anyway.
+        A program with a misspelled name is refused by this before types are read. Return False if
+        an image may have the name, or if types have been read already.
 
         Args:
-            module: name of the image; "" for all images.
+            module: name of the only image to look at; "" for all images.
         """
         wanted = [module] if module else self.modules()
         if self._known or not set(wanted) <= {KERNEL, *self._modules}:

@@ -35,8 +35,8 @@ def load(name: str) -> Isa:
 
 
 def load_registers(name: str) -> RegisterNames:
-    """Return the register names of the instruction set with this name. If it is a package, only its
-    module `registers` is imported.
+    """Return the register names of the instruction set with this name. If the instruction set is a
+    package, only its module `registers` is imported.
 
     Raises KinstError if no instruction set has the name.
     """

@@ -1,7 +1,7 @@
-"""Disassembly for completion by a disassembler alone: the rest of an instruction set takes too long
-to load while a user types.
+"""Disassembly for completion, by a disassembler alone: the rest of an instruction set takes too
+long to load while a user types.
 
-The decoder of each instruction set has the rules for it, as PLAIN.
+Each instruction set's decode.py has the rules for its code, as PLAIN.
 
 Tested by tests/isa/test_plain_text.py.
 """

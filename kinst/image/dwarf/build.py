@@ -278,9 +278,9 @@ def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
     ranges of all.
 
     Args:
-        functions: rows that the scan made.
-        copies: rows that the scan made.
-        ranges: rows that the scan made.
+        functions: table FUNCTIONS of the scan.
+        copies: table COPIES of the scan.
+        ranges: table RANGES of the scan.
         names: names of functions.
     """
     dies = functions[:, F_DIE]
@@ -324,12 +324,12 @@ def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
 
 
 def _copies(copies: Int, ranges: Int, function: Int, numbers: Int, caller: Int) -> Arrays:
-    """Return the index's arrays of inlined copies (copy_*, and by_low_* with their ranges by
-    address).
+    """Return the index's arrays of inlined copies (copy_*), and of their address ranges sorted by
+    address (by_low_*).
 
     Args:
-        copies: rows that the scan made.
-        ranges: rows that the scan made.
+        copies: table COPIES of the scan.
+        ranges: table RANGES of the scan.
         function: for each copy the position of its function in the index; -1 for a copy that is
             left out.
         numbers: for each function of the index the number of its name.
@@ -363,11 +363,12 @@ def _copies(copies: Int, ranges: Int, function: Int, numbers: Int, caller: Int) 
 
 
 def _followed(origin: Int) -> Int:
-    """Return for each function the position of the abstract function that it is an instance of, at
-    the end of a chain of references; its own position if it is no instance.
+    """Return for each function the position of the abstract function of which it is an instance, or
+    its own position if it is no instance.
 
     Args:
-        origin: for each function the position of the function that it refers to, or -1.
+        origin: for each function the position of the function that it refers to, or -1; a chain of
+            references is followed to its end.
     """
     targets = np.arange(len(origin))
     for _ in range(8):
@@ -379,8 +380,8 @@ def _followed(origin: Int) -> Int:
 
 
 def _with_declarations(functions: Int, specification: Int) -> Int:
-    """Return the functions with the names, files, lines and inline attributes that only their
-    declarations have.
+    """Return the functions of the scan, completed by the names, files, lines and inline attributes
+    that only their declarations have.
 
     Args:
         specification: for each function the position of its declaration, or -1.

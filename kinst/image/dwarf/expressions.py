@@ -133,8 +133,8 @@ class _Machine(Reader):
         return (self.taken(0),)
 
     def branch(self) -> None:
-        """Execute DW_OP_bra: run both branches to their ends, and choose between the two results by
-        a D conditional."""
+        """Execute DW_OP_bra: run both branches to their ends, and make a D conditional of the two
+        results."""
         offset = self.number(2, signed=True)
         condition = self.pop().text
         if offset < 0 or self.forks >= MOST_FORKS or self.pieces:
@@ -214,8 +214,8 @@ class _Machine(Reader):
 
 
 def _register_in(code: bytes) -> int | None:
-    """Return the DWARF number of the register that an expression names, if it does nothing else;
-    otherwise None."""
+    """Return the DWARF number of the register that an expression names; None if the expression does
+    anything else."""
     if len(code) == 1 and OP_REG0 <= code[0] < OP_REG0 + 32:
         return code[0] - OP_REG0
     return code[1] if len(code) == 2 and code[0] == OP_REGX and code[1] < 128 else None
@@ -390,8 +390,8 @@ _PLAIN: dict[int, Callable[[_Machine], None]] = {
 
 
 def value_of(code: bytes, context: ExpressionContext) -> str:
-    """Return the D text of a DWARF expression for a value, not a location (DW_AT_call_value).
-    Raises NotHereError if the value is not known."""
+    """Return, as D text, the value that a DWARF expression computes; the expression describes a
+    value, not a location (DW_AT_call_value). Raises NotHereError if the value is not known."""
     (piece, *more) = _Machine(code, context).run()
     if more or not piece.kind:
         raise NotHereError("its caller's debug information does not say what it was")

@@ -135,7 +135,8 @@ class Index:
 
     def copies_within(self, low: int, high: int) -> Sequence[tuple[InlineCopy, FunctionDie]]:
         """Return the inlined copies that have a range beginning at an address from `low` to `high`
-        (exclusive), each with the abstract instance of its function; sorted by name."""
+        (exclusive), each with the abstract instance of its function; sorted by the function's
+        name."""
         ranges, rows = self._a["copy_ranges"], self._a["by_low_range"]
         owners, of = self._a["by_low_copy"], self._a["copy_function"]
 
@@ -205,9 +206,9 @@ class Index:
         """Return the code ranges of all functions, as columns.
 
         Returns:
-            Bounds of all ranges: low, high, low, high, ...
-            Number of each function's first range; after them, the number of all ranges.
-            Unit of each function: a position in `units`.
+            Bounds of all ranges (low, high, low, high, ...); for each function the number of its
+                first range and, at the end, the number of all ranges; for each function its unit,
+                as a position in `units`.
         """
         a = self._a
         return a["function_ranges"], a["function_range"], a["function_unit"]

@@ -298,11 +298,11 @@ class _LineState:
 
 
 class _Statements:
-    """Collects the statements of a line table from its rows, as gdb does.
+    """Collects the statements (breakpoint addresses) of a line table from its rows, as gdb does.
 
     A row without instructions counts, unless the program goes on in another file at the same
     address. Unlike gdb, leave out a row that only goes on with the line of the instructions before
-    it: it may lie outside of the inlined copy that contains those instructions.
+    it: such a row may lie outside of the inlined copy that contains those instructions.
 
     Source: gdb 13, record_line() of gdb/dwarf2/read.c and of gdb/buildsym.c.
     """
@@ -331,8 +331,8 @@ class _Statements:
             self._rows.append(row)
 
     def end(self, address: int) -> None:
-        """Forget the rows of the last file at an address, where the instructions of this file
-        end."""
+        """Drop the collected rows at an address that belong to the last source file: the
+        instructions of this file end there."""
         file = self._last.file if self._last is not None else 0
         while self._rows and (self._rows[-1].address, self._rows[-1].file) == (address, file):
             self._rows.pop()

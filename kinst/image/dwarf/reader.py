@@ -57,8 +57,8 @@ class Reader:
 
 
 def source_path(home: bytes, folder: bytes | None, name: bytes) -> bytes:
-    """Return a source file's path: home/folder/name, but without the parts in front of an absolute
-    part.
+    """Return a source file's path: home/folder/name. An absolute folder or name replaces what is in
+    front of it.
 
     A relative home (kernels are built with -ffile-prefix-map) is not put in front of a folder: both
     were made relative to the same folder.

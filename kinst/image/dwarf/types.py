@@ -247,7 +247,7 @@ class EnumeratorNames:
     def __init__(
         self, dies: Dies, enumerations: Sequence[int], kept: tuple[Path, str] | None = None
     ) -> None:
-        """Describe the table; it is loaded or made when it is first needed.
+        """Describe the table of constants' names; it is loaded or made when it is first needed.
 
         Args:
             dies: access to DIEs.
@@ -274,11 +274,11 @@ class EnumeratorNames:
 
     @cached_property
     def _table(self) -> Arrays:
-        """The table, as arrays.
+        """Table of the constants' names and their enumerations, as arrays.
 
-        `text` has the constants' names in the order of their bytes, joined; `at` the offset in
-        `text` of each name and, at the end, the length of `text`; `die` the offset in .debug_info
-        of each name's enumeration.
+        `text` has the names in the order of their bytes, joined; `at` the offset in `text` of each
+        name and, at the end, the length of `text`; `die` the offset in .debug_info of each name's
+        enumeration.
         """
         if self._kept is None:
             return self._made()

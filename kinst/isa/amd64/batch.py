@@ -1,7 +1,8 @@
 """Code of many amd64 trampolines that only count, made at once: byte for byte what trampoline.py
 makes for each.
 
-    [nop]  if the trampoline is a head (Onward.head) and does not begin with counting
+    [nop]  if unplanting must be able to replace the first instruction by a jump (Onward.head), and
+           the trampoline does not begin with counting
     [push rax; lahf; seto al]  if flags are live
     inc gs:[...]  for each counter
     [add al, 127; sahf; pop rax]  if flags are live
@@ -120,8 +121,14 @@ def trampolines(batch: TrampolineBatch, to: U64, goal: U64) -> MadeTrampolines:
     _put(out, (displaced - len(RESTORE_FLAGS))[shape.saved], RESTORE_FLAGS)
 
     def aimed(which: Bools, at: I64, target: U64) -> None:
-        """Write branch distances into `out`, for the trampolines of a mask: 4 bytes at offset `at`,
-        from their end to `target`."""
+        """Write the branch distances of some trampolines into `out`: 4 bytes at offset `at`, which
+        give the distance from their end to `target`.
+
+        Args:
+            which: mask of the trampolines that have this branch.
+            at: offset in `out`, for each trampoline.
+            target: address that the branch leads to, for each trampoline.
+        """
         here = to + (at - start).view(np.uint64) + np.uint64(4)
         _put32(out, at[which], (target - here)[which].view(np.int64))
 

@@ -1,5 +1,5 @@
-"""Code for the work of an amd64 trampoline that needs no frame: counting, predicates, lookup of
-counters.
+"""Code for the work of an amd64 trampoline that needs no frame of saved registers: counting,
+predicates, lookup of counters.
 
 Interrupts stay on or off as they are. One instruction changes a counter, through gs, so it does not
 matter whether an interrupt or another CPU comes between two instructions. What snippets read
@@ -7,7 +7,7 @@ matter whether an interrupt or another CPU comes between two instructions. What 
 
     save     registers that the snippets change; the flags, if they are changed and live
     count    inc gs:[counter], for each counter after its guard (the snippet that decides about it)
-    ask      a snippet; go to `call` if its result says so
+    ask      a guard of calls; go to `call` if it holds
     record   written in line (records.py); go to `call` if it cannot be written
     restore, and go on to the displaced instruction
     call:    restore, and make the calls inside a frame
@@ -40,8 +40,8 @@ SAVE_FLAGS, RESTORE_FLAGS = e.push(e.RAX) + _TAKE_FLAGS, _GIVE_FLAGS + e.pop(e.R
 def inline(
     work: SiteWork, site: Site, following: bytes, to: int, frame: Callable[[int], bytes]
 ) -> bytes:
-    """Return the code at address `to` that does a site's work without a frame, followed by the work
-    that needs a frame.
+    """Return the code at address `to` for a site's work: first the work that needs no frame of
+    saved registers, then the calls.
 
     Args:
         following: live bytes after the site's instruction.
@@ -174,7 +174,8 @@ def _unless_zero(distance: int) -> bytes:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Return code that skips the next `distance` bytes if a guard, which has just run, holds."""
+    """Return code that skips the next `distance` bytes if a guard holds; it is to run directly
+    after the guard's code."""
     return _if_zero(distance) if guard.zero else _unless_zero(distance)
 
 

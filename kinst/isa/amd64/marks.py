@@ -81,7 +81,7 @@ class _Effects:
     plain: Bools
 
     def learn(self, codes: I64) -> None:
-        """Fill in the elements of these codes."""
+        """Fill in the effects of instructions with these codes of iced-x86."""
         for code in set(np.unique(codes).tolist()) - self.known:
             self.known.add(code)
             mnemonic = OpCodeInfo(code).mnemonic

@@ -74,8 +74,8 @@ class Amd64Paging(Paging):
         return bool(registers.get("cr0", 0) & _PAGING)
 
     def leaf_entry(self, physical: int, like: Leaf) -> int:
-        """Return an entry that maps a large page at a physical address, writable and executable; it
-        is global if the mapping `like` is (Linux: phys | 0x1e3)."""
+        """Return a page table entry that maps a large page at a physical address, writable and
+        executable; it is global if the mapping `like` is (Linux: phys | 0x1e3)."""
         flags = PRESENT | WRITABLE | ACCESSED | DIRTY | LARGE | (like.entry & GLOBAL)
         return physical | flags
 

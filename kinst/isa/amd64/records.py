@@ -50,8 +50,8 @@ _REGISTERS = {**r.GENERAL, **{r.SLOT[n]: k for n, k in (("rsi", 6), ("rdi", 7), 
 
 
 def lower(places: RecordPlaces) -> bytes:
-    """Return code that lowers the kernel's preemption count; b"" if _reserved() does not raise
-    it."""
+    """Return code that lowers the kernel's preemption count after a record; b"" if the code of
+    write() does not raise the count."""
     if places.settled is not None:
         return b""
     return b"\x65\xff\x0c\x25" + e.disp32(places.busy)  # dec dword gs:[busy]
@@ -140,8 +140,8 @@ def _branch(condition: int, distance: int) -> bytes:
 
 
 def _end(body: RecordBody, beyond: int) -> bytes:
-    """Return code that moves STATE_HEAD from a record's start to its end or, if space was reserved
-    after the record, to the end of that space.
+    """Return code that makes a written record visible: it moves STATE_HEAD from the record's start
+    to its end or, if space was reserved after the record, to the end of that space.
 
     If STATE_HEAD is not at the record's start, this record has interrupted another record, and the
     code leaves STATE_HEAD alone.

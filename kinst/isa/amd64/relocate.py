@@ -47,7 +47,8 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
     or why there is none. Control then goes where the original instruction sends it.
 
     Args:
-        onward: where other sites' trampolines lie, in which control goes on.
+        onward: trampolines of planted instructions, to which control goes on instead of to the
+            original code.
     """
     after = address + len(code)
 
@@ -59,7 +60,13 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 @refuses_out_of_reach
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
-    """Return the code that displace() returns, without the jump back to the next instruction."""
+    """Return code for the address `to` with the effect of the one instruction `code` at `address`,
+    without a jump back to the next instruction; or why there is none.
+
+    Args:
+        onward: trampolines of planted instructions, to which branches lead instead of to the
+            original code.
+    """
     instruction = _x86.only(code, address)
     if instruction is None:
         return Refused(LOOKED_UP if code == _x86.UDB else UNKNOWN)

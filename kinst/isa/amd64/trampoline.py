@@ -64,7 +64,8 @@ def _work(site: Site, following: bytes, to: int, bodies: Sequence[Body]) -> byte
 
 
 def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes:
-    """Return code at the address `to` that does calls and counting in order, inside one frame.
+    """Return code at the address `to` that does calls and counting in order, inside one frame of
+    saved registers.
 
     Args:
         bodies: the work; at least one body is a call.

@@ -1,5 +1,5 @@
-"""Code for the work of an arm64 trampoline that needs no frame: counting, predicates, lookup of
-counters.
+"""Code for the work of an arm64 trampoline that needs no frame of saved registers: counting,
+predicates, lookup of counters.
 
 Counting alone adds to memory by load- and store-exclusive, in a loop: all CPUs share the counter.
 (The atomic instructions of Armv8.1 may be missing; a counter for each CPU would need interrupts
@@ -8,7 +8,7 @@ well, unless a snippet sets them: then they are saved with the registers.
 
     save     registers that counting and the snippets use, and NZCV if a snippet sets it
     count    each counter after its guard (the snippet that decides about it)
-    ask      a snippet; go to `call` if its result says so
+    ask      a guard of calls; go to `call` if it holds
     restore, and go on to the displaced instruction
     call:    restore, and make the calls inside a frame
 
@@ -32,8 +32,8 @@ _COUNTING_SIZE = 32
 
 
 def inline(work: SiteWork, to: int, frame: Callable[[int], bytes]) -> bytes:
-    """Return the code at address `to` that does a site's work without a frame, followed by the work
-    that needs a frame.
+    """Return the code at address `to` for a site's work: first the work that needs no frame of
+    saved registers, then the calls.
 
     Args:
         frame: takes an address, and returns the code there that does the calls inside a frame; its
@@ -145,7 +145,8 @@ class _Arm64Saved:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Return code that skips the next `distance` bytes if a guard, which has just run, holds."""
+    """Return code that skips the next `distance` bytes if a guard holds; it is to run directly
+    after the guard's code."""
     test = e.branch_zero if guard.zero else e.branch_not_zero_x
     return test(RESULT, e.SIZE + distance)
 

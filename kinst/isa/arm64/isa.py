@@ -92,8 +92,8 @@ class Arm64(Isa):
             return None
 
     def leave_patch(self, at: int, to: int) -> bytes:
-        """Return a jump from a head (Onward.head) at `at` to its site at `to`; it fits over the
-        head's first instruction."""
+        """Return the jump to a site at `to` that unplanting writes over the start of the site's
+        trampoline at `at`, so that threads leave a chain there."""
         return encode.branch(at, to)
 
     def trampoline(

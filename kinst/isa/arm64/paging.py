@@ -50,8 +50,8 @@ _USER_MODE = 0  # of PSTATE.M[3:2]: EL0
 def _refuse_el2(registers: Mapping[str, int]) -> None:
     """Raise TargetError for a kernel at EL2 (Virtualization Host Extensions; DDI 0487, D8.1).
 
-    TTBR1_EL1 and TPIDR_EL1 in such a kernel's code mean registers of EL2; the registers of these
-    names that a stub shows are a guest's.
+    In the code of such a kernel, the names TTBR1_EL1 and TPIDR_EL1 mean registers of EL2; a stub
+    shows the registers of EL1, which belong to a virtual machine of that kernel.
     """
     if registers.get("HCR_EL2", 0) & _EL2_HOST:
         raise TargetError(
@@ -148,8 +148,8 @@ class Arm64Paging(Paging):
         return max(ranges, key=lambda each: each[1] - each[0])[0]
 
     def leaf_entry(self, physical: int, like: Leaf) -> int:
-        """Return an entry that maps a physical address, cached and global as the mapping `like` is,
-        and executable for the kernel only.
+        """Return a page table entry that maps a physical address, cached and global as the mapping
+        `like` is, and executable for the kernel only.
 
         Raises:
             TargetError: `like`, the kernel's code, guards its branch targets. The paciasp at a

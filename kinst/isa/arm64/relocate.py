@@ -51,7 +51,8 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
     or why there is none. Control then goes where the original instruction sends it.
 
     Args:
-        onward: where other sites' trampolines lie, in which control goes on.
+        onward: trampolines of planted instructions, to which control goes on instead of to the
+            original code.
     """
     after = address + e.SIZE
 
@@ -63,7 +64,13 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 @refuses_out_of_reach
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
-    """Return the code that displace() returns, without the jump back to the next instruction."""
+    """Return code for the address `to` with the effect of the one instruction `code` at `address`,
+    without a jump back to the next instruction; or why there is none.
+
+    Args:
+        onward: trampolines of planted instructions, to which branches lead instead of to the
+            original code.
+    """
     if len(code) != e.SIZE or not (_is_unprivileged_load(code) or text_of(code, address)):
         return Refused(UNKNOWN)
     parsed = p.parse(code, address)
@@ -76,8 +83,8 @@ def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Move
 
 
 def _is_unprivileged_load(code: bytes) -> bool:
-    """Return whether an instruction is an ldtr*. capstone does not know an ldtr* that loads the
-    register of its address (C4.1, "Load/store register (unprivileged)")."""
+    """Return whether an instruction is an ldtr*. (capstone does not decode those that load the
+    register of their own address: C4.1, "Load/store register (unprivileged)".)"""
     word = int.from_bytes(code, "little")
     size, opc = word >> 30, word >> 22 & 3
     kind = opc == 1 or (opc == 2 and size < 3) or (opc == 3 and size < 2)

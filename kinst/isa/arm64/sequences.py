@@ -102,8 +102,8 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
 
 
 def rerun_starts(instructions: Sequence[Instruction]) -> Mapping[int, int]:
-    """Return, for each instruction of a function that can be planted only if a sequence runs again,
-    the load-exclusive from which it runs: address to address (rerun.py)."""
+    """Map each instruction of a function that can be planted only if the instructions from a
+    load-exclusive on run again (rerun.py) to that load-exclusive: address to address."""
     addresses, words = _columns(instructions)
     sequences = _sequences(addresses, words.tobytes())
     return {address: load for address, (load, why) in sequences.items() if not why}
@@ -149,7 +149,7 @@ def unsteppable(code: bytes) -> str:
 
 def _held(words: Mapping[int, int], load: int) -> set[int]:
     """Return the addresses of the instructions on a path from a load-exclusive to an instruction
-    that ends its sequence, that instruction included and the load-exclusive not.
+    that ends its sequence; the ending instruction is included, the load-exclusive is not.
 
     Args:
         words: encodings of the function's instructions, by address.

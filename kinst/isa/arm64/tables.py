@@ -94,11 +94,10 @@ def _of_jump(
 
 
 def _written(register: int, before: int, words: Mapping[int, int]) -> int:
-    """Return the address of the last instruction before an address that may write a register; 0 if
-    there is none.
+    """Return the address of the last instruction in front of the address `before` that may write a
+    register; 0 if there is none. Branches do not count.
 
     Args:
-        before: address at which the search begins, downwards; branches do not count.
         words: encodings of the function's instructions, by address.
     """
     address = before - SIZE
@@ -140,8 +139,9 @@ def _count(load: int, index: int, words: Mapping[int, int]) -> int:
 
 
 def _may_write(word: int) -> tuple[int, ...]:
-    """Return the registers that an instruction may write: all that it names if it is a load or
-    store (C4.1), which may load two registers or change its base; otherwise its first operand."""
+    """Return the registers that an instruction may write. A load or store (C4.1) may write every
+    register that it names, since it may load two registers or change its base; other instructions
+    write their first operand."""
     if word & 0x0A000000 == 0x08000000:
         return word & 31, word >> 5 & 31, word >> 10 & 31, word >> 16 & 31
     return (word & 31,)

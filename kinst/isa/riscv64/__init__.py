@@ -10,7 +10,8 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Load ISA when it is first used (PEP 562): checking a program needs registers.py alone."""
+    """Import the value ISA when it is first used (PEP 562), since checking a program needs
+    registers.py alone."""
     if name != "ISA":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.isa").ISA

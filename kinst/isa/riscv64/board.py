@@ -53,7 +53,7 @@ def interrupts_off(registers: Mapping[str, int]) -> bool:
 
 
 def is_lost(registers: Mapping[str, int]) -> bool:
-    """Return whether the CPU faults for ever: it takes page faults at the entry of the trap
+    """Return whether the CPU faults for ever: it takes a page fault at the entry of the trap
     handler, where it would save the state of a fault.
 
     About one in a hundred boots with the OpenSBI 1.1 of QEMU 7.2 ends so: sbi_hart_start() marks a

@@ -1,5 +1,5 @@
-"""Code for the work of a riscv64 trampoline that needs no frame: counting, predicates, lookup of
-counters.
+"""Code for the work of a riscv64 trampoline that needs no frame of saved registers: counting,
+predicates, lookup of counters.
 
 Counting alone is one amoadd.d for each counter, which all CPUs share: a counter for each CPU would
 need the kernel's table of per-CPU addresses, and two more loads. Interrupts stay on or off as they
@@ -7,7 +7,7 @@ are.
 
     save     registers that counting and the snippets use
     count    each counter after its guard (the snippet that decides about it)
-    ask      a snippet; go to `call` if its result says so
+    ask      a guard of calls; go to `call` if it holds
     restore; code of `end`; go on to the displaced instruction
     call:    restore, and make the calls inside a frame
 
@@ -30,13 +30,14 @@ _COUNTING = frozenset((e.T0, e.T1))
 
 
 def inline(work: SiteWork, to: int, end: _Maker, frame: _Maker) -> bytes:
-    """Return the code at address `to` that does a site's work without a frame, followed by the work
-    that needs a frame; for work that has snippets.
+    """Return the code at address `to` for a site's work that has snippets: first the work that
+    needs no frame of saved registers, then the calls.
 
     Args:
-        end: takes an address, and returns the code there for the end of paths without a call.
-        frame: takes an address, and returns the code there that does the calls inside a frame. For
-            `end` and `frame`, the length is the same at any address; both raise OutOfReach.
+        end: takes an address, and returns the code there for the end of paths without a call; its
+            length is the same at any address; raises OutOfReach.
+        frame: takes an address, and returns the code there that does the calls inside a frame; its
+            length is the same at any address; raises OutOfReach.
     """
     kept = _Riscv64Saved.by(work.snippets, bool(work.inline or work.indexed))
     code = kept.save
@@ -130,7 +131,8 @@ def _branch(test: int, distance: int) -> bytes:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Return code that skips the next `distance` bytes if a guard, which has just run, holds."""
+    """Return code that skips the next `distance` bytes if a guard holds; it is to run directly
+    after the guard's code."""
     return _branch(_EQUAL if guard.zero else _NOT_EQUAL, distance)
 
 

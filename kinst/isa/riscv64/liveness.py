@@ -7,8 +7,8 @@ written before it is read, or the function returns. After a return the caller ma
 register that calls preserve (RISC-V psABI, "Integer Register Convention") or, if the compiler has
 analysed the function, any register that the function leaves alone. So only registers that the
 function itself writes somewhere are candidates. GCC does not analyse functions (-fipa-ra) that
-begin with room for a tracer's call (toplev.cc, process_options: function_entry_patch_area_size).
-That room is two nops, or an auipc and a nop; the nop may become the jalr of that auipc at any time
+begin with space for a tracer's call (toplev.cc, process_options: function_entry_patch_area_size).
+That space is two nops, or an auipc and a nop; the nop may become the jalr of that auipc at any time
 and then reads its register.
 
 A called function reads its arguments; nothing is assumed about whether it preserves a temporary. A
@@ -49,7 +49,7 @@ def dead_registers(instructions: Sequence[Instruction], flows: Sequence[Flow]) -
     index = {instruction.address: k for k, instruction in enumerate(instructions)}
     count, written = len(instructions), 0
     effects = [_effect(instruction.code) for instruction in instructions]
-    # A function that begins with room for a tracer's call is a compiler's.
+    # A function that begins with space for a tracer's call is a compiler's.
     patchable = [instruction.code for instruction in instructions[:2]] == [NOP, NOP]
     if _is_room_for_call(instructions):
         patchable = True
@@ -85,16 +85,16 @@ def dead_registers(instructions: Sequence[Instruction], flows: Sequence[Flow]) -
 
 
 def _is_room_for_call(instructions: Sequence[Instruction]) -> bool:
-    """Return whether a function begins with room for a tracer's call: an auipc and a nop that are
-    no part of its code."""
+    """Return whether a function begins with an auipc and a nop that are not part of its code: space
+    for a tracer's call."""
     if len(instructions) < 2 or instructions[1].code != NOP or len(instructions[0].code) != 4:
         return False
     return int.from_bytes(instructions[0].code, "little") & 0x7F == _AUIPC
 
 
 def choose(registers: int) -> int:
-    """Return the number of one of these registers (a mask); 0 if the mask is empty. t0 is returned
-    only if it is the only one, because processors predict a jump by t0 as a return."""
+    """Return the number of a register in a mask; 0 if the mask is empty. t0 is returned only if no
+    other register is in the mask, because processors predict a jump by t0 as a return."""
     order = (*TEMPORARIES[1:], *range(A0, A0 + 8), T0)
     return next((register for register in order if registers >> register & 1), 0)
 

@@ -73,8 +73,8 @@ class Riscv64Paging(Paging):
         return registers["satp"] >> 60 in _MODES
 
     def leaf_entry(self, physical: int, like: Leaf) -> int:
-        """Return an entry that maps a physical address, readable, writable and executable; it is
-        global if the mapping `like` is."""
+        """Return a page table entry that maps a physical address, readable, writable and
+        executable; it is global if the mapping `like` is."""
         flags = VALID | _LEAF | ACCESSED | DIRTY | (like.entry & GLOBAL)
         return physical >> 2 | flags
 

@@ -61,8 +61,8 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
     or why there is none. Control then goes where the original instruction sends it.
 
     Args:
-        onward: where other sites' trampolines lie, in which control goes on, and which registers
-            are dead.
+        onward: trampolines of planted instructions, to which control goes on instead of to the
+            original code; and registers that are dead at instructions.
     """
     after = address + len(code)
 
@@ -73,13 +73,13 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 
 def is_linked(code: bytes, address: int, onward: Onward) -> bool:
-    """Return whether control may leave a displaced instruction without an sret: on one of its paths
-    it goes on in another trampoline, or a register is dead for a jump.
+    """Return whether control may leave a displaced instruction without an sret: on one of the
+    instruction's paths control goes on in another trampoline, or a dead register allows a jump.
 
     Args:
         code: the original instruction.
         address: of the original instruction.
-        onward: where other trampolines lie, and which registers are dead.
+        onward: trampolines of planted instructions, and registers that are dead at instructions.
     """
     parsed = p.parse(code)
     if parsed is None:
@@ -93,13 +93,14 @@ def is_linked(code: bytes, address: int, onward: Onward) -> bool:
 
 
 def _go_on(at: int, goal: int, onward: Onward, what: str = "the way back") -> bytes:
-    """Return code for the address `at` that continues at the instruction at `goal`.
+    """Return code for the address `at` that continues at the instruction at `goal` or, if that
+    instruction has a trampoline, in the trampoline.
 
-    If that instruction has a trampoline, the code continues there: the bytes at `goal` may be in
-    the middle of a jump that leads elsewhere.
+    The trampoline is needed because the bytes at `goal` may be in the middle of a jump that leads
+    elsewhere.
 
     Args:
-        onward: where trampolines lie, and which registers are dead.
+        onward: trampolines of planted instructions, and registers that are dead at instructions.
         what: the code's purpose, for the message of OutOfReach.
     """
     there = onward.links.get(goal, goal)
@@ -111,7 +112,13 @@ def _go_on(at: int, goal: int, onward: Onward, what: str = "the way back") -> by
 
 @refuses_out_of_reach
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
-    """Return the code that displace() returns, without the way back to the next instruction."""
+    """Return code for the address `to` with the effect of the one instruction `code` at `address`,
+    without a way back to the next instruction; or why there is none.
+
+    Args:
+        onward: trampolines of planted instructions, to which branches lead instead of to the
+            original code; and registers that are dead at instructions.
+    """
     parsed = p.parse(code)
     if parsed is None:
         return Refused("its bytes are not one known instruction")
@@ -152,12 +159,13 @@ def _move(
 
 
 def quiet_goal(code: bytes, address: int) -> int | None:
-    """Return the address after an instruction that can run with interrupts off and the state for
-    sret set, or the target of a jal; None for instructions that cannot run so.
+    """Return where control goes from an instruction that can run with interrupts off, after the
+    code of return_to(): to the next instruction, or to the target of a jal. None for instructions
+    that cannot run so.
 
     Such instructions are arithmetic, accesses relative to the stack pointer (the trampoline itself
-    uses the stack so), and direct jumps and branches. For a branch, the result is where control
-    goes if the branch is not taken.
+    uses the stack so), and direct jumps and branches. For a branch, the result is the next
+    instruction.
     """
     parsed = p.parse(code)
     if parsed is None or refusal(parsed):

@@ -54,8 +54,8 @@ def _high(one: Instruction) -> int | None:
 
 
 def _added(code: bytes, register: int) -> int | None:
-    """Return the number that an addi or c.addi adds to a register; None for other instructions or
-    registers."""
+    """Return the number that an addi or c.addi adds to this register; None if the instruction is
+    not an addi or adds to another register."""
     word = int.from_bytes(code, "little")
     if word & 0x707F == _ADDI and word >> 15 & 31 == register:
         return signed(word >> 20, 12)

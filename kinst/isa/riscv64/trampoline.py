@@ -35,11 +35,11 @@ def trampoline(
     """Return a site's trampoline at the address `to`. It is refused if the instruction cannot be
     displaced, or if something is more than 2 GB away.
 
-    A head (Onward.head) begins with a jump over a way back to the site: after unplanting has
-    removed the jump, control takes that way back.
+    If unplanting must be able to end a chain here (Onward.head), the trampoline begins with a jump
+    over a way back to the site; after unplanting has removed the jump, control takes that way back.
 
     Args:
-        bodies: the work, in order.
+        bodies: the site's work, in order.
         onward: where control goes on after the displaced instruction.
     """
     head = b""
@@ -130,7 +130,8 @@ def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
 
 
 def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: int | None) -> bytes:
-    """Return code at the address `to` that does calls and counting in order, inside one frame.
+    """Return code at the address `to` that does calls and counting in order, inside one frame of
+    saved registers.
 
     Args:
         bodies: the work; at least one body is a call.
@@ -160,8 +161,8 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: in
 
 
 def _fill(at: int, slot: int, site: Site) -> bytes:
-    """Return code that stores a register's value at the site in its frame slot, for a slot that is
-    not saved anyway; the code may change t0."""
+    """Return code that stores a register's value at the site in its frame slot; for slots other
+    than those that every frame saves. The code may change t0."""
     if slot == r.PC_SLOT:
         return relocate.load(e.T0, at, site.address) + e.c_sdsp(e.T0, 8 * slot)
     if slot == r.SP_SLOT:

@@ -71,7 +71,7 @@ def read_attributes(s: Space, u: int, r: int, attribute: int, p: int) -> tuple[i
     damaged, the position is minus the error number.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         r: index in s.w of the abbreviation's row.
         attribute: number of the first free row of ATTRIBUTES.
         p: position in s.rest of the abbreviation's first attribute.
@@ -134,7 +134,7 @@ def read_table(s: Space, u: int) -> int:
     Return the number of abbreviations that were appended, or minus the error number.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
     """
     w = s.w
     end = w[END + S_ABBREV]
@@ -179,7 +179,7 @@ def compile_table(s: Space, u: int) -> tuple[int, int]:
     The table is read unless it is still in memory for an earlier unit.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
     """
     w = s.w
     offset = w[u + U_ABBREV]

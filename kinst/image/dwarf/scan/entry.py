@@ -1,9 +1,9 @@
 """Compiled reading of one debugging information entry: store its attributes' values, or step over
 it.
 
-An attribute that the scan uses has a slot. Its value is stored in the slot as it is encoded (value
-in w[VALUE + slot], class in w[CLASS + slot]). The functions at the end of this module interpret the
-values, once the bases of the unit are known.
+The scan numbers the attributes that it uses; the number is the attribute's slot in two arrays.
+w[VALUE + slot] gets the value as it is encoded, w[CLASS + slot] the class of the value. The
+functions at the end of this module interpret the values, once the bases of the unit are known.
 
 Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
@@ -89,7 +89,7 @@ def size_of(s: Space, u: int, form: int) -> int:
     """Return how many bytes values of a form have in a unit, or a negative SIZE_* if that varies.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         form: number of the form after fold().
     """
     w = s.w
@@ -105,15 +105,15 @@ def size_of(s: Space, u: int, form: int) -> int:
 
 @compiled
 def fixed(s: Space, u: int, p: int, size: int, what: int, slot: int, const: int) -> int:
-    """Store an attribute's value of fixed size in its slot. Return the position after the value, or
-    minus the error number.
+    """Store an attribute's value, which has a fixed size, in the scan's arrays VALUE and CLASS.
+    Return the position after the value, or minus the error number.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         p: position of the value in s.info.
         size: bytes of the value.
         what: class of the value (CLASS_*).
-        slot: the attribute's slot.
+        slot: the attribute, by its number in the scan (its slot).
         const: the value if size is 0.
     """
     w = s.w
@@ -129,15 +129,15 @@ def fixed(s: Space, u: int, p: int, size: int, what: int, slot: int, const: int)
 
 @compiled
 def varying(s: Space, u: int, p: int, form: int, size: int, slot: int) -> int:
-    """Store an attribute's value whose size the form does not fix in its slot. Return the position
-    after the value, or minus the error number.
+    """Store an attribute's value, whose size is not fixed by its form, in the scan's arrays VALUE
+    and CLASS. Return the position after the value, or minus the error number.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         p: position of the value in s.info.
         form: number of the form after fold().
         size: SIZE_* of the form.
-        slot: the attribute's slot.
+        slot: the attribute, by its number in the scan (its slot).
     """
     w = s.w
     b = s.info
@@ -183,11 +183,11 @@ def varying(s: Space, u: int, p: int, form: int, size: int, slot: int) -> int:
 
 @compiled
 def read_entry(s: Space, u: int, r: int, p: int) -> int:
-    """Store the values of an entry's attributes in their slots. Return the position after the
-    entry's attributes, or minus the error number.
+    """Store the values of an entry's attributes in the scan's arrays VALUE and CLASS. Return the
+    position after the attributes, or minus the error number.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         r: index in s.w of the entry's abbreviation.
         p: position in s.info of the entry's first attribute.
     """
@@ -217,7 +217,7 @@ def skip_entry(s: Space, u: int, r: int, p: int) -> int:
     """Return the position after an entry's attributes, or minus the error number.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         r: index in s.w of the entry's abbreviation.
         p: position in s.info of the entry's first attribute.
     """
@@ -260,7 +260,7 @@ def address_at(s: Space, u: int, index: int) -> tuple[int, int]:
     number).
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
     """
     w = s.w
     size = w[u + U_ADDRSIZE]
@@ -276,8 +276,8 @@ def address_of(s: Space, u: int, slot: int) -> tuple[int, int]:
     number).
 
     Args:
-        u: index in s.w of the unit's row.
-        slot: the attribute's slot.
+        u: the unit, by the index of its row in s.w (the scan's tables).
+        slot: the attribute, by its number in the scan (its slot).
     """
     w = s.w
     if w[CLASS + slot] == CLASS_ADDRX:
@@ -291,8 +291,8 @@ def string_of(s: Space, u: int, slot: int) -> int:
     the error number.
 
     Args:
-        u: index in s.w of the unit's row.
-        slot: the attribute's slot.
+        u: the unit, by the index of its row in s.w (the scan's tables).
+        slot: the attribute, by its number in the scan (its slot).
     """
     w = s.w
     value_class = w[CLASS + slot]
@@ -320,8 +320,8 @@ def reference_of(s: Space, u: int, slot: int) -> int:
     such attribute; or, below ABSENT, minus the error number.
 
     Args:
-        u: index in s.w of the unit's row.
-        slot: the attribute's slot.
+        u: the unit, by the index of its row in s.w (the scan's tables).
+        slot: the attribute, by its number in the scan (its slot).
     """
     w = s.w
     value_class = w[CLASS + slot]

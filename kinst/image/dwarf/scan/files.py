@@ -53,7 +53,7 @@ def add_file(s: Space, u: int, name: int, directory: int, start: int, directorie
     or minus the error number.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         name: string key of the file's name.
         directory: the file's directory, as a number in the line table.
         start: number in SLOTS of the line table's first directory.
@@ -79,7 +79,7 @@ def read_entries(
     Return the position after them, or minus the error number.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         p: position in s.rest at which the list begins.
         end: position after the line table.
         offsize: bytes of an offset.
@@ -133,7 +133,7 @@ def read_old_entries(s: Space, u: int, p: int, end: int, start: int) -> int:
     ran; there is no file 0.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         p: position in s.rest at which the directories begin.
         end: position after the line table.
         start: number of elements in SLOTS before the call.
@@ -183,7 +183,7 @@ def read_files(s: Space, u: int) -> int:
     the unit's; each element is the number of a file in FILES.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
     """
     w = s.w
     w[u + U_SLOT] = w[N + SLOTS]

@@ -142,7 +142,7 @@ class _CodeCache(_FunctionCache):  # type: ignore[misc]
 
 
 def compiled(function: F) -> F:
-    """Mark a function that only compiled functions call, and return it as numba's dispatcher. The
+    """Make numba's dispatcher for a function that only compiled functions call, and return it. The
     function is compiled before the first entry point is."""
     dispatcher = _numba.njit(no_cpython_wrapper=True, **_FLAGS)(function)
     _INNER.append(dispatcher)
@@ -150,8 +150,8 @@ def compiled(function: F) -> F:
 
 
 def entry_point(function: F) -> F:
-    """Mark a function that Python calls, and return it as numba's dispatcher. The function is
-    compiled at the first call and cached for later processes."""
+    """Make numba's dispatcher for a function that Python calls, and return it. The function is
+    compiled at its first call, and its code is cached for later processes."""
     dispatcher = _numba.njit(**_FLAGS)(function)
     try:
         dispatcher._cache = _CodeCache(function)
@@ -179,7 +179,7 @@ def prepare(examples: dict[str, Any]) -> None:
 
 
 def _compile_inner() -> None:
-    """Compile each function that compiled() has marked once, for the types of its annotations.
+    """Compile the functions that compiled() was given, each once, for the types of its annotations.
 
     By itself numba would compile a function again for every constant that it is called with.
     """

@@ -72,7 +72,7 @@ def read_old_ranges(s: Space, u: int, offset: int, n: int) -> tuple[int, int]:
     ranges, bytes read), or (minus the error number, 0).
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         offset: offset of the list in .debug_ranges.
         n: number of ranges so far.
     """
@@ -107,7 +107,7 @@ def list_offset(s: Space, u: int, index: int) -> int:
     minus the error number.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
     """
     w = s.w
     size = w[u + U_OFFSIZE]
@@ -125,7 +125,7 @@ def read_operand(s: Space, u: int, p: int, indexed: bool) -> tuple[int, int]:
     position is minus the error number if the operand is damaged.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         p: position of the operand in s.rest.
         indexed: whether the operand is an index in .debug_addr instead of an address.
     """
@@ -150,7 +150,7 @@ def read_ranges(s: Space, u: int, offset: int, n: int) -> tuple[int, int]:
     bytes read), or (minus the error number, 0).
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         offset: offset of the list in its section.
         n: number of ranges so far.
     """

@@ -126,8 +126,8 @@ def file_number(s: Space, u: int, slot: int) -> int:
     entry has no such attribute, or the unit no such file.
 
     Args:
-        u: index in s.w of the unit's row.
-        slot: the attribute's slot.
+        u: the unit, by the index of its row in s.w (the scan's tables).
+        slot: the attribute, by its number in the scan (its slot).
     """
     w = s.w
     index = w[VALUE + slot]
@@ -152,7 +152,7 @@ def add_type(s: Space, u: int, die: int, kind: int) -> int:
     A type without a name is added only if it is an enumeration: its constants have names.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         die: offset of the entry in .debug_info.
         kind: KIND_*.
     """
@@ -179,7 +179,7 @@ def add_variable(s: Space, u: int, die: int) -> int:
     or minus the error number.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         die: offset of the entry in .debug_info.
     """
     w = s.w
@@ -207,7 +207,7 @@ def add_ranges(s: Space, u: int) -> int:
     minus the error number.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
     """
     w = s.w
     n = w[N + RANGES]
@@ -243,7 +243,7 @@ def add_entry(s: Space, u: int, row: int) -> int:
     range.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         row: index in s.w of the copy's row.
     """
     w = s.w
@@ -277,7 +277,7 @@ def add_code(s: Space, u: int, number: int, die: int, copy: bool, depth: int) ->
     COPIES, with its ranges. Return 0, or minus the error number.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         number: number of the unit.
         die: offset of the entry in .debug_info.
         copy: whether the entry is an inlined copy.
@@ -332,7 +332,7 @@ def may_skip(s: Space, u: int, do: int) -> bool:
     """Return whether no descendant of an entry can belong into the index.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         do: DO_* of the entry's tag.
     """
     if do >= DO_TYPE:
@@ -374,7 +374,7 @@ def scan_unit(s: Space, u: int, number: int, first: int, count: int) -> int:
     or minus the error number.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         number: number of the unit.
         first: index in s.w of the unit's first abbreviation.
         count: number of the unit's abbreviations.
@@ -436,8 +436,8 @@ def scan_units(s: Space, start: int, stop: int) -> tuple[int, int]:
     """Scan the units from `start` to `stop` (exclusive). Return (stop, 0), or (number of the unit
     with an error, minus the error number).
 
-    The error FULL says that a table was full. The counts of the tables are then as before that
-    unit, which must be scanned again with larger tables.
+    The error FULL means that a table of the scan was full. Then the tables are as before the unit
+    with the error; it must be scanned again with larger tables.
     """
     w = s.w
     limit = WORK_LIMIT * (len(s.info) + len(s.rest))

@@ -182,8 +182,8 @@ def grown(space: Space, units: int, double: bool = True, all_of_them: bool = Fal
     Args:
         units: number of units, for the table UNITS.
         double: whether to double every table that is at least half full.
-        all_of_them: double every other growing table as well, if it is not known which table a unit
-            filled (the unit's rows were taken back).
+        all_of_them: whether to double every other growing table as well; it serves if it is not
+            known which table a unit filled, because the unit's rows were removed.
     """
     old = words(space)
     rooms = [

@@ -74,7 +74,7 @@ def read_header(s: Space, p: int, u: int) -> int:
 
     Args:
         p: position of the header in s.info.
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
     """
     w = s.w
     b = s.info
@@ -165,7 +165,7 @@ def defaults(s: Space, u: int) -> None:
     entry does not give them.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
     """
     w = s.w
     if w[u + U_VERSION] >= 5:
@@ -181,7 +181,7 @@ def read_unit_entry(s: Space, u: int, first: int, count: int) -> int:
     the error number.
 
     Args:
-        u: index in s.w of the unit's row.
+        u: the unit, by the index of its row in s.w (the scan's tables).
         first: index in s.w of the unit's first abbreviation.
         count: number of the unit's abbreviations.
     """
@@ -269,12 +269,11 @@ def line_string(s: Space, p: int, end: int, form: int, offsize: int) -> tuple[in
 def line_header(s: Space, u: int) -> tuple[int, int, int, int]:
     """Read the header of a unit's line table up to its directories.
 
-    Returns:
-        (version, bytes of an offset, position of the directories, position after the line table);
-            the version is minus the error number if the header is damaged.
+    Return (version, bytes of an offset, position of the directories, position after the line
+    table). If the header is damaged, the version is minus the error number.
 
     Args:
-        u: index in s.w of the row of a unit that has a line table.
+        u: a unit with a line table, by the index of its row in s.w (the scan's tables).
     """
     w = s.w
     b = s.rest
