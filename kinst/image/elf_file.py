@@ -32,7 +32,8 @@ X86_64, AARCH64, RISCV = 62, 183, 243  # e_machine
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
 SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 SEGMENT = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
-GAP = 4096  # least bytes between laid out sections: no address ends one and starts another
+# Least bytes between sections in a layout: the end of a section is not the start of another one.
+GAP = 4096
 MOST_MEMORY = 1 << 47  # bytes: half of an address space of 48 bits
 MANY = 0xFFFF  # SHN_XINDEX and PN_XNUM: the real number is in the first section's header
 
@@ -118,8 +119,8 @@ class ElfFile:
         self._by_name: dict[str, ElfSection] = {}
         for section in sections:
             self._by_name.setdefault(section.name, section)
-        # Only sections that lie in memory can answer for an address.  .tbss does not: each thread's
-        # zeros are elsewhere, and the next section begins at its address.
+        # Only sections that occupy memory contain addresses.  .tbss occupies none: each thread's
+        # zeros are elsewhere, and the next section begins at the address of .tbss.
         self._loaded = sorted(
             (s for s in sections if s.flags & SHF_ALLOC and not _is_tbss(s)),
             key=lambda s: s.address,

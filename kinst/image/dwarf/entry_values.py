@@ -340,7 +340,7 @@ class _Callee:
         if rule.return_at is None:
             return f"regs[{self._names[register]}]"
         saved = added(self._cfa, rule.return_at)
-        # An interrupt may have overwritten what is below the stack pointer.
+        # An interrupt may have overwritten the memory below the stack pointer.
         if rule.register != self._facts.stack:
             stack = f"regs[{self._names[self._facts.stack]}]"
             return f"({stack} <= {saved} ? (*(uint64_t *){saved}) : {UNKNOWN})"

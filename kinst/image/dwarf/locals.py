@@ -264,7 +264,7 @@ class DwarfLocals:
             for function in self._index.functions(one):
                 if any(low <= address < high for low, high in function.ranges):
                     return self._in_unit(function.unit, address)
-        # An alias, or a name that the debug information lacks: go by what is inlined there.
+        # An alias, or a name that the debug information lacks: use the unit of code inlined there.
         for copy in self._index.copies_at(address):
             return self._in_unit(copy.unit, address)
         return None

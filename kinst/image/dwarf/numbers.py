@@ -140,7 +140,7 @@ KEY_LINE_STR = 2
 KEY_INFO = 3
 KEY_LINE = 4
 
-# What the scan knows of a form: its size (fixed, or one of these), and the class of its value.
+# For the scan a form has a size (fixed, or one of SIZE_*) and a class of values (CLASS_*).
 SIZE_ULEB, SIZE_NONE, SIZE_BLOCK, SIZE_BLOCK1, SIZE_BLOCK2, SIZE_BLOCK4 = -1, -2, -3, -4, -5, -6
 SIZE_STRING, SIZE_INDIRECT, SIZE_SLEB, SIZE_ADDRESS, SIZE_OFFSET, SIZE_REF_ADDR = range(-12, -6)
 (
@@ -222,7 +222,7 @@ E_STRING, E_HEADER, E_VERSION, E_SPLIT, E_WORK, E_SIBLING, E_ADDRX = range(9, 16
 U_COLUMNS = 17
 
 # What the scan does with an entry: make a row for a function, copy, type or variable; descend into
-# a scope, which may have such entries below it; or nothing (0).
+# a scope, which may have such entries among its descendants; or nothing (0).
 DO_NOTHING, DO_SCOPE, DO_FUNCTION, DO_COPY, DO_VARIABLE, DO_TYPE = range(6)
 # DO_TYPE + kind of type; types may also hold functions unless the language is C.
 SCOPES = (

@@ -26,7 +26,7 @@ TIMERS: tuple[tuple[str, int], ...] = ()
 CARD_SLOT = "pcie-root-port"
 
 LINK = ""
-# System V ABI, 3.2.1; flags mean nothing where a function is entered.
+# System V ABI, 3.2.1; flags have no meaning at a function's entry.
 CALL_CHANGES: tuple[str, ...] = (
     "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "rsp", "rip",
 )  # fmt: skip

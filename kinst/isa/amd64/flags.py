@@ -39,7 +39,9 @@ _EFFECTS = (
     ("adc sbb", CF, ARITHMETIC),
     ("inc dec", 0, ARITHMETIC & ~CF),
     ("bt bts btr btc", 0, CF),
-    ("bsf bsr tzcnt lzcnt", 0, ZF),  # one encoding is either, by processor: ZF is common to both
+    # bsf and tzcnt have one encoding, and so have bsr and lzcnt; the processor decides which of
+    # the two runs, and both write ZF.
+    ("bsf bsr tzcnt lzcnt", 0, ZF),
     ("cmpxchg8b cmpxchg16b", 0, ZF),
 )
 _EFFECT = {

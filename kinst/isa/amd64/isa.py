@@ -83,7 +83,7 @@ class Amd64(Isa):
     detour = staticmethod(detours.detour)
     translate_detour = staticmethod(detours.translate_detour)
 
-    # Many at once.
+    # Methods for many instructions at once.
     scan = staticmethod(marks.scan)
     leads = staticmethod(marks.leads)
     may_make_tables = staticmethod(tables.may_make_tables)

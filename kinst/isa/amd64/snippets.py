@@ -62,7 +62,7 @@ def snippet(code: bytes, zero: bool = False) -> Snippet | None:
             whole = RegisterExt.full_register(used.register)
             if whole in (Register.GS, Register.RIP):
                 continue
-            # The stack, or no register that a snippet needs.
+            # The stack pointer, or a register that snippets do not use.
             if whole not in _GENERAL or whole == Register.RSP:
                 return None
             number = _GENERAL.index(whole)

@@ -38,7 +38,7 @@ _OFFSET_14 = 0x3FFF << 5
 _OFFSET_SHIFT = 5
 _TEST_BIT_MASK, _TEST_BIT = 0x7E000000, 0x36000000  # tbz, tbnz, whose offset has 14 bits
 _HOP = 2  # instructions that a conditional branch hops to: over itself and the jump back
-_BORROWED = 16  # x16, kept on the stack
+_BORROWED = 16  # x16, whose value is saved on the stack
 _VECTOR = 1 << 26
 _PREFETCH = 3  # opc of a literal
 # Loads from [xN] that replace a literal load, by its opc: to general and to vector registers.

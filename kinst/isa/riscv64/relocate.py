@@ -150,7 +150,7 @@ def _move(
             go = _go_on(to + 4, target, onward, _TARGET)
             hop = e.branch(parsed.funct3 ^ 1, parsed.rs1, parsed.rs2, 4 + len(go))
             return Moved(hop + go, True)
-        # The branch hops over the way to where it falls through to.
+        # The branch hops over the code that leads to the next instruction.
         stay = _go_on(to + 4, after, onward)
         hop = e.branch(parsed.funct3, parsed.rs1, parsed.rs2, 4 + len(stay))
         there = to + len(hop) + len(stay)
@@ -272,7 +272,7 @@ def _move_indirect(parsed: p.Riscv64Instruction, after: int, to: int, dead: int)
         keep = e.move(dead, rs1)
         link = e.load_address(rd, to + len(keep), after)
         return keep + link + e.jalr(e.X0, dead, parsed.imm)
-    # jalr clears bit 0 itself; that sepc has none is the specification's word, but not QEMU's.
+    # jalr clears bit 0 itself. In sepc bit 0 is always 0 by the specification, but not in QEMU.
     code = _save() + e.addi(e.T0, rs1, parsed.imm) + e.andi(e.T0, e.T0, -2) + _return_state()
     if rd in _SAVED:
         at = to + len(code)

@@ -150,7 +150,7 @@ def varying(s: Space, u: int, p: int, form: int, size: int, slot: int) -> int:
         form = fold(form)
         size = size_of(s, u, form)
         form_class = w[FORM_CLASS + form]
-        # An indirect constant would have no room for its value; a second level is not allowed.
+        # An indirect constant would have no space for its value; a second level is not allowed.
         if size == SIZE_NONE or size == SIZE_INDIRECT or form == FORM_IMPLICIT_CONST:
             return -E_FORM
         if size >= 0:

@@ -67,7 +67,8 @@ TABLES = len(COLUMNS)
 GROWING = range(FUNCTIONS, ATTRIBUTES + 1)
 DEPTH = 1024
 MEMORY = 1024
-# The head: rows in use of each table, then where each starts, then how many it has room for.
+# The head: number of rows in use of each table, start of each table, number of rows that each table
+# has space for.
 N, AT, ROOM = 0, 16, 32
 # Bytes of lists read; two numbers that read_ranges() sets; start and end of each section.
 WORK, FIRST_ANY, FIRST_LOW, START, END = 48, 49, 50, 64, 80
