@@ -42,13 +42,13 @@ class RunningBatches:
     def __init__(
         self, count: int, seconds: float, ready: MakeReady, over: TellOver, report: Report
     ) -> None:
-        """Make the first batch ready.
+        """Make the first batch ready to run.
 
         Args:
             count: number of batches.
             seconds: longest time that each batch is traced.
-            ready: makes a batch ready; its exceptions are passed on.
-            over: called after each batch except the last one.
+            ready: makes a batch ready to run; its exceptions are passed on.
+            over: called after each batch except the last one, with whether the command has ended.
             report: gets the progress.
         """
         self._count, self._seconds = count, seconds

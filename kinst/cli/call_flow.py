@@ -61,10 +61,10 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
-    """A call that was traced.
+    """Results of tracing one call of a function.
 
     Attributes:
-        tracing: the program that traced it.
+        tracing: the program that traced the call.
         parts: debug information of the traced functions, with their inlined copies.
         tree: the tree of calls.
         caller: the thread that made the call; None if it is not known.

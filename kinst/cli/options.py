@@ -180,9 +180,9 @@ def own_options(
 
     Args:
         words: the command line after the command's name.
-        rows: the command's own options.
-        alone: whether the command accepts only its own options. Otherwise an option that kinst has
-            too stays among the other words.
+        rows: the command's options.
+        alone: whether the command accepts no options of kinst. Otherwise an option of `rows` that
+            kinst has as well (such as -o) stays among the other words, for kinst's own parser.
 
     Raises:
         UsageError: an option has no value or a wrong one.
@@ -343,8 +343,11 @@ class _Words:
         return line
 
     def _machine(self) -> dict[str, Any]:
-        """Return the fields of MachineOptions that choose the machine. One option may choose it,
-        except that --attach can be combined with an option that gives a stub's address."""
+        """Return the fields of MachineOptions that choose the machine.
+
+        Raises UsageError if more than one option chooses a machine. An exception is --attach with
+        an option that gives the address of a GDB stub.
+        """
         given = self._machines
         asked = [kind for kind in machine_kinds() if kind.option.name in given]
         if not asked:

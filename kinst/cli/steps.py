@@ -1,4 +1,5 @@
-"""Messages about the steps of long work: one when a step begins, and more while the step goes on.
+"""Messages about the steps of long work: one when a step begins, and another one every few seconds
+until it ends.
 
 Tested by tests/cli/test_steps.py.
 """

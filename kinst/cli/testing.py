@@ -279,7 +279,7 @@ def _asks_status(file: TestFile) -> bool:
 
 
 def _part(batch: Batch, mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Batch:
-    """Return a batch with only those of its records for which the mask is true."""
+    """Return a Batch event with only those records for which the mask is true."""
     following = batch.following[mask] if batch.following is not None else None
     return replace(
         batch, offsets=batch.offsets[mask], clauses=batch.clauses[mask], following=following

@@ -63,7 +63,12 @@ def annotated_text(annotations: Iterable[Annotation], page: Page) -> str:
 
 def heat(count: int | None, most: int) -> str:
     """Return the name of the style for a count: "hot", "warm" or "cool" by its share of `most`,
-    "never" for 0, "note" for None (not counted)."""
+    "never" for 0, "note" for None.
+
+    Args:
+        count: how often an instruction ran; None if it was not counted.
+        most: the greatest count in the function.
+    """
     if not count:
         return "never" if count == 0 else "note"
     part = count / most
@@ -75,12 +80,12 @@ def per_cent(part: float) -> str:
 
 
 def measured(value: Measure | None, unit: str = "") -> str:
-    """Return the text of an instruction's --by value: the number; for a distribution, its lowest
-    bound, a bar for each bucket and its highest bound; "" for None.
+    """Return an instruction's --by value as text: a number; for a distribution, its lowest bound, a
+    bar for each bucket and its highest bound; "" if the instruction has no value.
 
     Args:
-        value: the --by value, or None if the instruction has no value.
-        unit: unit of the value, such as "ns"; "" if it is not known: a plain integer is shown.
+        value: the --by value; None if the instruction has no value.
+        unit: unit of the value, such as "ns"; "" for a plain integer.
     """
     if value is None:
         return ""
@@ -183,8 +188,9 @@ class _Text:
         return self._page.paint("note", f"{text}{label:>{self._offsets}}  {gap_text(gap)}")
 
     def _rule(self, block: int) -> str:
-        """Return the rule above a basic block: the block's number, and the number and count of each
-        block that branches to it. The block just before it in address order is left out."""
+        """Return the rule above a basic block: the block's number and, for each block that branches
+        to it, that block's number and how often it did so. The block just before it in address
+        order is not named."""
         callers = [
             f"{number}" + ("" if count is None else f" ({count:,})")
             for number, count in into(self._one, block)

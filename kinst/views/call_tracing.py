@@ -121,7 +121,8 @@ class CallTracing:
         root: the function.
         codes: instructions of `root` and of each function to trace in its calls.
         result: name of the register for results, as regs[] takes it (such as R_RAX).
-        condition: a D predicate that selects calls of `root`; "" selects the first call.
+        condition: a D predicate that selects calls of `root`, the first of which is traced; ""
+            selects all calls.
         interrupt_entry: kernel functions that begin and end interrupts.
     """
 
@@ -270,8 +271,8 @@ def _name(code: FunctionCode) -> FunctionKey:
 def inlined_parts(
     codes: Iterable[FunctionCode], functions: Iterable[SourceFunction]
 ) -> InlinedParts:
-    """Return the debug information of each function: that of its main part, then those of parts
-    that the compiler moved away (such as F.cold).
+    """Return the debug information of the parts of each function: its main part, and parts that the
+    compiler moved away (such as F.cold).
 
     Args:
         codes: the functions.

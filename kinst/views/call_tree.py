@@ -134,8 +134,8 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
     unmatched: dict[tuple[str, str], int] = {}
 
     def end(result: int | None, time: int, cpu: int) -> None:
-        """Pop the innermost call from the stack and set its end, and do so for each function that
-        had jumped to it."""
+        """Pop the innermost call from the stack and set its end. Do the same for the call whose
+        function had jumped to it, and so on."""
         while True:
             one = stack.pop()
             one.end, one.result, one.cpu = time, result, cpu
@@ -182,12 +182,13 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
 
 
 def _index_after(rows: Sequence[EntryRecord | ReturnRecord], entry: int) -> int:
-    """Return the index after the return of a call that interrupt code made.
+    """Return the index of the record after the return of a call that interrupt code made.
 
     If the call has no return, return the index after its entry. (The function by which the kernel
     notes that an interrupt begins returns in the interrupt, where its return is not recorded.)
 
     Args:
+        rows: records of one thread, in order of time.
         entry: index of the call's entry.
     """
     function, depth = rows[entry].function, 0

@@ -20,11 +20,13 @@ SITE = "probemod, probefunc, probename"
 
 @dataclass(frozen=True)
 class CountingPlan:
-    """The functions that a counting program counts, and the edges that it asks about.
+    """What a counting program counts: all instructions of some functions, and the edges that must
+    be counted by a condition.
 
     Attributes:
         codes: the functions.
-        asked: questions() of each function, in the same order.
+        asked: the edges to count by a condition (questions() of each function), in the order of
+            `codes`.
         condition: a D predicate that selects the hits to count; "" selects all hits.
     """
 

@@ -49,8 +49,8 @@ def _figures(covered: Iterable[FileCoverage]) -> list[str]:
 
 
 def _table(paths: Sequence[str], covered: Mapping[str, FileCoverage]) -> str:
-    """Return an HTML table of files with their shares: first the files that declare functions that
-    were asked for, then the files whose code was only inlined.
+    """Return an HTML table of files with the share of each that ran: first the files that declare
+    functions that were asked for, then the files whose code was only inlined.
 
     Args:
         paths: the files in the order of the table.
@@ -100,11 +100,12 @@ def _file(path: str, file: FileCoverage, source: Sequence[str] | None) -> dict[s
 
 
 def _pieces(file: FileCoverage, source: Sequence[str] | None) -> Iterator[tuple[int, list[str]]]:
-    """Yield (first line number, lines of text) for each run of consecutive lines to show.
+    """Yield (number of the first line, texts of the lines) for each group of consecutive lines to
+    show.
 
-    For a file that declares functions that were asked for, all lines are shown; for another file,
-    the lines near code. If the source text is not available, the lines that have counts are shown,
-    with empty text.
+    If a file declares functions that were asked for, all its lines are shown; otherwise the lines
+    near code. If the source text is not available, the lines that have counts are shown, with empty
+    texts.
     """
     counted_lines = {*file.lines, *(line for line, _ in file.functions)}
     if source and file.own:

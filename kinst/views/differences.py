@@ -33,7 +33,8 @@ class Difference:
 
     @property
     def ratio(self) -> float:
-        """B's value divided by A's: infinite if A has no value or 0, 0 if B has no value."""
+        """B's value divided by A's: 0 if B does not have the key; infinite if A does not have the
+        key or its value is 0."""
         if self.a is None or self.b is None:
             return inf if self.a is None else 0.0
         return self.b / self.a if self.a else inf
@@ -65,11 +66,12 @@ def compare(
     lines: tuple[LineNames, LineNames] = (NUMBERS, NUMBERS),
 ) -> tuple[Comparison, ...]:
     """Return a comparison of each aggregation of two results: first B's aggregations in B's order,
-    then those that only A has.
+    then aggregations that only A has.
 
-    In a comparison, keys that only B has come first, then keys that only A has, then common keys,
-    those that changed most first. Code (stacks and symbols) in keys is never compared by address,
-    which changes with every boot. The value of a distribution is the sum of its buckets.
+    A comparison lists first the keys that only B has, then the keys that only A has, then the keys
+    whose values changed, beginning with those that changed most. Code (stacks and symbols) in keys
+    is never compared by address, which changes with every boot. The value of a distribution is the
+    sum of its buckets.
 
     Args:
         a: aggregations of the first result.
@@ -114,8 +116,8 @@ def _values(
 ) -> Mapping[tuple[str, ...], Value]:
     """Return the values of an aggregation by the text of the key.
 
-    If several keys have the same text at this level, their values are added up; for an aggregating
-    function whose values do not add up, the least value is taken for min(), the greatest otherwise.
+    If several keys have the same text at this level, their values are combined: for min() the least
+    value is taken, for max(), avg() and stddev() the greatest, for other functions the sum.
 
     Args:
         one: the aggregation; None gives no values.

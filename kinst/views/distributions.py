@@ -95,8 +95,8 @@ def html_page(svg: str, title: str, program: str) -> str:
 
 
 def _largest(rows: Rows) -> list[Key]:
-    """Return the keys that get a panel: the MOST_PANELS keys with most values, in descending
-    order."""
+    """Return the keys to draw, one in each panel: the MOST_PANELS keys with most values, in
+    descending order."""
     return sorted(rows, key=lambda key: -_total(rows[key]))[:MOST_PANELS]
 
 
@@ -324,8 +324,12 @@ def _least(shade: int, most: int) -> int:
 
 
 def _shade(count: int, most: int) -> int:
-    """Return the shade for a count, from 1 to SHADES, on a logarithmic scale that ends at
-    `most`."""
+    """Return the shade for a count, from 1 to SHADES, on a logarithmic scale.
+
+    Args:
+        count: number of values in a field.
+        most: the greatest count, which has the last shade.
+    """
     if most <= 1:
         return SHADES // 2
     return 1 + round((SHADES - 1) * math.log(count) / math.log(most))

@@ -26,7 +26,7 @@ class DrcovModule:
     Attributes:
         low: first address of its code in a disassembler that does not relocate the file.
         high: end of its code (exclusive).
-        path: path of the image.
+        path: path of its ELF file.
     """
 
     low: int

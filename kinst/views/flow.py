@@ -28,7 +28,8 @@ INSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a trace counts at the last instruction of a block, in order to know its edges.
+    """An edge of the flow graph that a trace must count by a condition at the last instruction of a
+    block.
 
     Attributes:
         block: number of the block.
@@ -72,12 +73,13 @@ class FlowCounts:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """An edge of the flow graph as the unknown of two equations.
+    """An edge of the flow graph as the unknown of two equations. An equation is (block, side),
+    where side is "in", "out" or "both".
 
     Attributes:
         key: the edge.
-        source: equation of the block that the edge leaves: number of the block, and "in", "out" or
-            "both" sides; None for an edge from outside of the function, which has no equation.
+        source: equation of the block that the edge leaves; None for an edge from outside of the
+            function, which has no equation.
         target: equation of the block that the edge enters; None for an edge to the outside.
     """
 
@@ -87,8 +89,8 @@ class _Link:
 
 
 def questions(code: FunctionCode, uncounted: Collection[int] = ()) -> list[Question]:
-    """Return the questions that make the counts of all edges known, as far as possible, in the
-    order of the blocks.
+    """Return the edges that a trace must count by conditions so that the counts of all edges are
+    known, as far as possible. They are in the order of their blocks.
 
     Args:
         code: the function.
@@ -120,8 +122,8 @@ def questions(code: FunctionCode, uncounted: Collection[int] = ()) -> list[Quest
 
 
 def _price(code: FunctionCode, key: EdgeKey, uncounted: Collection[int]) -> int:
-    """Return the priority of counting an edge by a question: among edges of a cycle the one with
-    the highest number is chosen; 0 if no question can count the edge."""
+    """Return the priority of counting an edge by a condition: among the edges of a cycle the one
+    with the highest number is chosen. 0 if the edge cannot be counted by a condition."""
     block, edge = key
     if block == OUTSIDE or edge == INSIDE or code.blocks[block].last.address in uncounted:
         return 0
@@ -171,7 +173,7 @@ def solve(
         code: the function.
         instructions: counts by address; 0 for a counted instruction that did not run. Instructions
             that were not counted are missing.
-        answers: counts of edges that questions() asked about; for an indirect jump, the count of
+        answers: counts of the edges that questions() returned; for an indirect jump, the count of
             each of its edges.
     """
     entries, exits = [], []
@@ -193,9 +195,12 @@ def solve(
                 around[node].append(link)
 
     def balance(node: tuple[int, str]) -> tuple[int, list[_Link]]:
-        """Return the sum that the unknown edges of an equation must have, and these edges. The sum
-        is over edges into the block for side "in", out of the block for "out", and out minus in for
-        "both"."""
+        """Return the sum that the unknown edges of an equation must have, and these edges.
+
+        Args:
+            node: the equation (block, side). Side "in" sums the edges into the block, "out" the
+                edges out of it, "both" the edges out minus the edges in.
+        """
         number, side = node
         whole = {"in": entries, "out": exits}.get(side, [0] * len(entries))[number] or 0
         remaining, unknown = whole, []

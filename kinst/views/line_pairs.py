@@ -20,9 +20,9 @@ class LineNames:
 
     Attributes:
         text: lines of this version's source text, by file.
-        others: for each file that both versions have, the line number in A by the line number in
-            this version; a line that only this version has is missing. Lines of files that are
-            missing here keep their own number.
+        others: by file, a map from the number of a line in this version to its number in A; a line
+            that only this version has is missing in the map. In a file that is missing here, lines
+            keep their own numbers.
         mark: put before the number of a line that only this version has.
         paths: file names for people, by file; a file that is missing here has its own name.
     """
@@ -38,7 +38,7 @@ class LineNames:
         return f"{path}:{self.mark}{line}" if known is None else f"{path}:{known}"
 
     def source(self, file: str, line: int) -> str:
-        """Return the text of a line; "" if the file's text is not available in both versions."""
+        """Return the text of a line; "" if the text of its file is missing in A or in B."""
         lines = self.text[file] if file in self.others else ()
         return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
@@ -49,8 +49,10 @@ NUMBERS = LineNames()  # lines with equal numbers have equal names
 def paired(
     a: Sources, b: Sources, paths: Mapping[str, str] | None = None
 ) -> tuple[LineNames, LineNames]:
-    """Return names for the lines of A and for the lines of B. A line is named by its number in A; a
-    line that only A has by "-" and that number; a line that only B has by "+" and its number in B.
+    """Return names for the lines of A and names for the lines of B.
+
+    A line is named by its number in A. A line that only A has is named "-NUMBER". A line that only
+    B has is named "+NUMBER", with its number in B.
 
     Args:
         a: lines of A's text, by file.

@@ -34,8 +34,8 @@ def sparkline(values: Iterable[float]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number as text for a column, with commas between thousands; a small number that is
-    not whole gets three digits."""
+    """Return a number as text for a column, with commas between thousands; a number below 100 that
+    is not whole gets three significant digits."""
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.3g}"
 
 

@@ -50,8 +50,8 @@ class TraceResults:
 
     Attributes:
         tables: aggregations by name.
-        reads: the values that each END clause of the test file traced; None for a clause that did
-            not run.
+        reads: for each END clause of the test file, in order, the values that it traced; None for a
+            clause that did not run.
         status: exit status of the trace.
     """
 
@@ -165,7 +165,7 @@ def _folded(term: Rows, function: str, rows: Sequence[int | tuple[Bucket, ...]])
     outermost buckets that have values.
 
     Args:
-        term: names the operation (term.fold).
+        term: its field `fold` is the operation: "count", "sum", "min" or "max".
         function: the aggregating function.
         rows: values of the aggregation.
 

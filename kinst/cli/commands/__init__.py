@@ -24,7 +24,7 @@ class Command(Protocol):
     Attributes:
         HELP: text of --help.
         OPTIONS: the command's options, for --help, completion and options.own_options(). An option
-            here that kinst has too belongs to the command.
+            that kinst has as well is parsed by kinst's own parser.
     """
 
     HELP: str
