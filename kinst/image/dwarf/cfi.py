@@ -83,8 +83,8 @@ class _State:
 
     Attributes:
         cfa: (register, offset) of the canonical frame address, None if it is an expression.
-        back: offset from the CFA at which the return address is saved; None if it is in its
-            register.
+        back: offset from the CFA at which the return address is saved; None if the return address
+            is in its register.
         lost: whether the return address cannot be found.
     """
 

@@ -63,8 +63,8 @@ class Caller:
         cfi: returns the call frame information, None if there is none.
         stack: DWARF number of the stack pointer.
         kept: DWARF numbers of the call-saved registers.
-        signature: mask of the bits of a return address that may hold a pointer signature; in an
-            address without a signature these bits are ones.
+        signature: mask of the bits of a return address that may hold a pointer signature; without a
+            signature these bits are 1.
     """
 
     returns: Callable[[int], Sequence[int]]
@@ -281,7 +281,7 @@ class EntryValues:
 
     def _definitions(self, origin: Die) -> Iterator[Die]:
         """Yield the DIEs of the functions with code that a tail call may lead to. Raises
-        NotHereError if the debug information does not tell them.
+        NotHereError if the debug information does not describe such a function.
 
         Args:
             origin: DIE of the target, as the call site names it.

@@ -113,8 +113,8 @@ class _Amd64Saved:
     """Code that saves and restores registers and flags of the site around snippets.
 
     Attributes:
-        save: code that saves them.
-        restore: code that restores them.
+        save: code that saves the registers and flags.
+        restore: code that restores the registers and flags.
         on_stack: offset from rsp of each saved register's value, by register number.
         changed: registers that the snippets emitted so far have changed.
     """

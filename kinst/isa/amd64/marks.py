@@ -1,9 +1,9 @@
 """Marks of amd64 instructions: 16 bits that say how an instruction is displaced, for batch.py.
 
-Marks are made for many instructions at once, while they are decoded. An instruction that is
-displaced in one of a few plain ways gets a mark. Instructions that are refused, that have a prefix
-that changes their reach, or that are rare get mark 0; the methods for single instructions handle
-them. Source: Intel SDM volume 2, chapter 2 and appendix A.
+Marks are made for many instructions at once, while the instructions are decoded. An instruction
+that is displaced in one of a few plain ways gets a mark. Instructions that are refused, that have a
+prefix that changes their reach, or that are rare get mark 0; the methods for single instructions
+handle these. Source: Intel SDM volume 2, chapter 2 and appendix A.
 
 Tested by tests/isa/test_marks.py.
 """
@@ -244,8 +244,9 @@ def leads(columns: Columns) -> Leads:
 
 
 def distances(columns: Columns) -> I64:
-    """Return the distance or displacement in each of these instructions, which must be marked and
-    have a number that is relative to their end."""
+    """Return the signed number in each instruction's encoding that is relative to the instruction's
+    end: a branch distance, or the displacement of a rip-relative operand. Each instruction must be
+    marked and have such a number."""
     field = (columns.marks >> FIELD_SHIFT & 15).astype(np.int64)
     rows = np.arange(len(columns))
     four = np.zeros((len(columns), 4), np.uint8)

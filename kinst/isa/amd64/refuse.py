@@ -97,8 +97,8 @@ def refusal(parsed: Amd64Instruction | None, mnemonic: int) -> str:
 
 
 def shadow_refusal(code: bytes, following: bytes, address: int) -> str:
-    """Return why an instruction cannot be displaced because of the instruction after it (sti
-    protects that one from interrupts); "" if it can.
+    """Return why an instruction (an sti) cannot be displaced because of the instruction after it,
+    which sti protects from interrupts; "" if it can.
 
     Args:
         code: the instruction.

@@ -5,7 +5,7 @@ An instruction that depends on its own address is re-encoded:
 - memory operands relative to rip: the displacement is adjusted; if it does not reach (a per-CPU
   variable: gs:[rip + x] means a small address that wraps round), the absolute address is encoded if
   it fits 32 bits sign-extended;
-- short and near jumps and conditional jumps become near ones; jrcxz and loop, which only exist
+- short and near jumps and conditional jumps become near jumps; jrcxz and loop, which only exist
   short, hop over a jump to the next instruction;
 - a call pushes the original return address and jumps. An indirect call through memory based on rsp
   reads 8 bytes further up, because the push comes first.

@@ -1,4 +1,4 @@
-"""Snippets on amd64 (core/bodies.py): the registers that LLVM may use in them, and analysis of
+"""Snippets on amd64 (core/bodies.py): the registers that LLVM may use in a snippet, and analysis of
 which registers a snippet reads and writes.
 
 Tested by tests/codegen/test_snippets.py.

@@ -1,4 +1,4 @@
-"""Search for addresses that may be those of jump tables (of switch statements) in amd64 code.
+"""Search for possible addresses of jump tables (of switch statements) in amd64 code.
 
 Position-independent code makes the address of a table by lea, relative to rip; the table's entries
 are 32-bit distances from the table. Other code uses the address as a displacement; the table's

@@ -1,8 +1,9 @@
 """Search for addresses that amd64 code may lead to, whatever bytes its instructions begin at.
 
-It finds direct branches, and addresses that instructions make or push: those of all real
-instructions, and some inside other instructions. Source: Intel SDM volume 2 (Jcc, JMP, CALL, LOOP,
-LEA, and section 2.2.1.3, "Displacement": 32 bits are sign-extended, also as immediates).
+It finds the direct branches in the code, and the addresses that instructions make or push. All real
+ones are found; some results are false, because their bytes are inside other instructions. Source:
+Intel SDM volume 2 (Jcc, JMP, CALL, LOOP, LEA, and section 2.2.1.3, "Displacement": 32 bits are
+sign-extended, also as immediates).
 
 Tested by tests/isa/test_what_leads_where.py.
 """

@@ -105,8 +105,8 @@ class _Arm64Saved:
     """Code that saves and restores registers and flags of the site around snippets.
 
     Attributes:
-        save: code that saves them.
-        restore: code that restores them.
+        save: code that saves the registers and flags.
+        restore: code that restores the registers and flags.
         on_stack: offset from sp of each saved register's value, by register number.
         changed: registers that the code emitted so far has changed.
     """

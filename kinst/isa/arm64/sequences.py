@@ -1,4 +1,4 @@
-"""Search for arm64 instructions that cannot be planted because of others in their function.
+"""Search for arm64 instructions that cannot be planted because of other instructions near them.
 
 A load-exclusive marks memory; a store-exclusive then writes it only if nothing happened between: no
 other exclusive access, no exception. A probe's work between the two clears the mark, and a loop

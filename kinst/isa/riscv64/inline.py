@@ -93,8 +93,8 @@ class _Riscv64Saved:
     """Code that saves and restores registers of the site around snippets.
 
     Attributes:
-        save: code that saves them.
-        restore: code that restores them.
+        save: code that saves the registers.
+        restore: code that restores the registers.
         on_stack: offset from sp of each saved register's value, by register number.
         changed: registers that the code emitted so far has changed.
     """

@@ -87,8 +87,8 @@ class Riscv64(Isa):
         return code in (encode.NOP, encode.C_NOP)
 
     def undecoded(self, code: bytes) -> str:
-        """Return why decode() finds no instruction: the lowest bits give no length, or there are
-        fewer bytes than they give."""
+        """Return why decode() finds no instruction: the lowest bits give no length, or the function
+        ends inside the instruction."""
         return "no instruction begins so, or the function ends inside one"
 
     def jump_patch(self, size: int, address: int, to: int) -> bytes | None:

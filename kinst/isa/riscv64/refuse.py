@@ -112,8 +112,8 @@ def has_sequences(code: bytes) -> bool:
 
 
 def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
-    """Return the instructions of a function that cannot be planted because of others in it: address
-    to reason.
+    """Return the instructions of a function that cannot be planted because of other instructions in
+    it: address to reason.
 
     They are the instructions from an lr to its sc, on every path between the two, and all
     instructions of a function that works on the state of traps.

@@ -1,5 +1,5 @@
-"""Snippets on riscv64 (core/bodies.py): the registers that LLVM may use in them, and analysis of
-which registers a snippet reads and writes.
+"""Snippets on riscv64 (core/bodies.py): the registers that LLVM may use in a snippet, and analysis
+of which registers a snippet reads and writes.
 
 Source: RISC-V unprivileged specification, "RV32/64G Instruction Set Listings".
 

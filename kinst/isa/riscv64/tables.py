@@ -1,5 +1,5 @@
-"""Search for addresses that may be those of jump tables (of switch statements) in riscv64 code:
-every address that a pair of instructions makes.
+"""Search for possible addresses of jump tables (of switch statements) in riscv64 code: every
+address that a pair of instructions makes.
 
 Compilers make the address of a table by auipc (lui, in programs at low addresses) and addi, not
 always side by side. GCC's tables for switch have 32-bit distances from the table itself (riscv.md,

@@ -1,8 +1,9 @@
 """Search for addresses that riscv64 code may lead to, whatever halfwords its instructions begin at.
 
-It finds direct branches, and addresses that two neighbouring instructions make: those of all real
-instructions, and some inside other instructions. Source: RISC-V unprivileged specification,
-"Control Transfer Instructions" and "RVC Instruction Set Listings".
+It finds the direct branches in the code, and the addresses that two neighbouring instructions make.
+All real ones are found; some results are false, because their bytes are inside other instructions.
+Source: RISC-V unprivileged specification, "Control Transfer Instructions" and "RVC Instruction Set
+Listings".
 
 Tested by tests/isa/test_what_leads_where.py.
 """
@@ -44,7 +45,7 @@ def _found(halves: I64) -> Iterator[tuple[I64, I64]]:
     that it leads to), in bytes.
 
     Args:
-        halves: the code in halfwords; the last ones are only operands of earlier instructions.
+        halves: the code in halfwords; the last halfwords are only operands of earlier instructions.
     """
     low = halves[: -_LONGEST // 2]
     for which, places, bits in (

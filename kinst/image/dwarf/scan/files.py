@@ -74,13 +74,11 @@ def read_entries(
     s: Space, u: int, p: int, end: int, offsize: int, start: int, directories: int
 ) -> int:
     """Read the directories or the files of a DWARF 5 line table, and append an element to SLOTS for
-    each.
-
-    Return the position after them, or minus the error number.
+    each. Return the position after the list, or minus the error number.
 
     Args:
         u: the unit, by the index of its row in s.w (the scan's tables).
-        p: position in s.rest at which the list begins.
+        p: position in s.rest at which the list of directories or files begins.
         end: position after the line table.
         offsize: bytes of an offset.
         start: -1 to read directories; otherwise read files, whose first directory is number `start`
@@ -127,10 +125,10 @@ def read_entries(
 @compiled
 def read_old_entries(s: Space, u: int, p: int, end: int, start: int) -> int:
     """Read the directories and files of a line table of DWARF 2 to 4, and append an element to
-    SLOTS for each. Return the position after them, or minus the error number.
+    SLOTS for each. Return the position after the files, or minus the error number.
 
-    u[U_SLOTS] becomes the number of directories. Directory 0 is the folder in which the compiler
-    ran; there is no file 0.
+    The unit's column U_SLOTS becomes the number of directories. Directory 0 is the folder in which
+    the compiler ran; there is no file 0.
 
     Args:
         u: the unit, by the index of its row in s.w (the scan's tables).
@@ -179,8 +177,9 @@ def read_files(s: Space, u: int) -> int:
     """Add the source files of a unit's line table to the tables FILES and SLOTS. Return 0, or minus
     the error number.
 
-    u[U_SLOT] and u[U_SLOTS] become the first element and the number of elements of SLOTS that are
-    the unit's; each element is the number of a file in FILES.
+    Afterwards the unit's columns U_SLOT and U_SLOTS are the first element and the number of
+    elements of SLOTS that belong to the unit. Each of these elements is the number of a file in
+    FILES.
 
     Args:
         u: the unit, by the index of its row in s.w (the scan's tables).

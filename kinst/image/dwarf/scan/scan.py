@@ -343,8 +343,8 @@ def may_skip(s: Space, u: int, do: int) -> bool:
 
 @compiled
 def descend(s: Space, depth: int, do: int) -> int:
-    """Enter the children of an entry: record which function and inlined copy contain them. Return
-    the new depth, or minus the error number.
+    """Enter the children of an entry: record which function and inlined copy contain the children.
+    Return the new depth, or minus the error number.
 
     Args:
         depth: of the entry in the tree of entries.

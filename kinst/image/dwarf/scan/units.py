@@ -161,8 +161,8 @@ def read_headers(s: Space, count: int) -> None:
 
 @compiled
 def defaults(s: Space, u: int) -> None:
-    """Set the offsets of a unit's parts of shared sections to the values that hold if the unit's
-    entry does not give them.
+    """Set the offsets of a unit's parts of shared sections to their defaults, which hold if the
+    unit's entry does not give the offsets.
 
     Args:
         u: the unit, by the index of its row in s.w (the scan's tables).
