@@ -1,5 +1,5 @@
 /*
- * Which programs close files of a temporary file system?
+ * How many files of a temporary file system does a program close?
  * Run: kinst -s examples/closed_files.d -c 'for n in 1 2 3 4 5 6; do echo $n >/tmp/$n; done' sh
  */
 #pragma D option quiet
