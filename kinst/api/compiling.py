@@ -57,9 +57,9 @@ class Compiler:
 
 
 def _registers_of(request: Request) -> RegisterNames:
-    """Return the registers of the machine's instruction set: that of the kernel's file if the
-    machine runs already, otherwise that of --vm. Raises KinstError if kinst does not know the ISA
-    or the file does not exist."""
+    """Return the registers of the machine's instruction set. The kernel's file says which one it is
+    if the machine runs already; otherwise --vm does. Raises KinstError if kinst does not know the
+    ISA or the file does not exist."""
     options = request.machine
     file = options.debug or options.kernel
     if file and not request.kind.abilities.boots:

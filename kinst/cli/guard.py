@@ -154,7 +154,8 @@ def guarded(
     name: str,
     complain: Callable[[KinstError], None],
 ) -> int:
-    """Do the work of a command, and return the exit status: that of `work`, or that of its error.
+    """Do the work of a command, and return the exit status that `work` returns, or the exit status
+    for its error.
 
     Every error that a user can cause is reported in one line. A defect of kinst is reported in one
     line, or raised if KINST_TRACEBACK is set.

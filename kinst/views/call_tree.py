@@ -97,7 +97,8 @@ class Call:
     calls: list[Call] = field(default_factory=list)
 
     def walk(self) -> Iterator[Call]:
-        """Yield this call and all calls and copies within it, in the order in which they began."""
+        """Yield this call, then all calls and inlined copies within it, in the order in which they
+        began."""
         yield self
         for one in self.calls:
             yield from one.walk()

@@ -35,8 +35,8 @@ def shown_blocks(one: Annotation) -> list[int]:
 
 
 def block_label(one: Annotation, number: int) -> tuple[str, str, str]:
-    """Return three texts that describe a basic block: its range of offsets, how often it ran, and
-    its first source line."""
+    """Return three texts that describe a basic block: its range of offsets, how often it ran ("?"
+    if that is not known), and its first source line."""
     block = one.code.blocks[number]
     low, high = one.label(block.address), one.label(block.last.address)
     count = one.flow.entries[number]

@@ -1,5 +1,5 @@
-"""Pairs of equal lines in two versions, A and B, of a source tree, and names for the lines of
-both."""
+"""Pairs of equal lines in two versions, A and B, of a source tree, and names for the lines of A and
+of B."""
 
 from __future__ import annotations
 

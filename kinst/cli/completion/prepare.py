@@ -74,8 +74,8 @@ def save_words(path: Path, stamp: object) -> dict[str, Any]:
 
 
 def save_names(path: Path, isa: str, release: str, file: str) -> bool:
-    """Make the index of a kernel's names, and return whether there is one. There is none if the
-    kernel's files are not on this host.
+    """Make the index of a kernel's names, and return whether it was made: False if the kernel's
+    files are not on this host.
 
     Args:
         path: file for the index.
