@@ -33,7 +33,7 @@ class Planted(Protocol):
     planted and unplanted.
 
     Attributes:
-        hidden: number of call sites that the kernel's own tracer (ftrace) cannot use after
+        hidden: number of call sites that the kernel's own tracer cannot use after
             unplant(), because the tracer was in use then.
     """
 

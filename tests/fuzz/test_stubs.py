@@ -8,9 +8,8 @@ for half a minute is over immediately.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -124,15 +123,15 @@ class Clock:
 
 @contextmanager
 def played() -> Iterator[None]:
-    def select(
-        readers: list[Any], writers: list[Any], _: list[Any], timeout: float = 0
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        ready = [one for one in readers if (one if hasattr(one, "told") else one._sock).told]
-        return ready, writers, []
+    def wait_until_ready(
+        readable: list[Any], writable: Sequence[Any] = (), seconds: float | None = None
+    ) -> tuple[list[Any], list[Any]]:
+        ready = [one for one in readable if (one if hasattr(one, "told") else one._sock).told]
+        return ready, list(writable)
 
     clock = Clock()
     with (
-        mock.patch.object(rsp, "select", SimpleNamespace(select=select)),
+        mock.patch.object(rsp, "wait_until_ready", wait_until_ready),
         mock.patch.object(rsp, "time", clock),
         mock.patch.object(cpus, "time", clock),
     ):
