@@ -16,6 +16,7 @@ from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
+from tests import ROOT
 from tests.cpu_times import CpuTimes
 from tests.tiers import EVERYTHING
 from tools.newer_qemu import newer_qemu as fetch_newer_qemu
@@ -61,8 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests for which hypothesis draws examples, before -m selects."""
+    """Mark tests whose examples hypothesis draws, and tests of tests/vm, before -m selects."""
     for item in items:
+        if item.path.is_relative_to(ROOT / "tests" / "vm"):
+            item.add_marker(pytest.mark.vm)
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.drawn)
 

@@ -41,7 +41,7 @@ def btf(elf: Elf) -> Btf:
 
 @pytest.fixture(scope="module")
 def gdb(prepared: Prepared) -> dict[str, int]:
-    """Offsets, sizes and constants that gdb prints for the same file."""
+    """Return offsets, sizes and constants that gdb prints for the same file: half a minute."""
     questions = {f"{s}.{m}": f"&((struct {s}*)0)->{m}" for s, m in MEMBERS}
     questions |= {f"sizeof {s}.{m}": f"sizeof(((struct {s}*)0)->{m})" for s, m in MEMBERS}
     questions |= {f"struct {s}": f"sizeof(struct {s})" for s, _ in MEMBERS}
@@ -55,6 +55,7 @@ def gdb(prepared: Prepared) -> dict[str, int]:
     return dict(zip(questions, values, strict=True))
 
 
+@pytest.mark.full
 def test_members_are_gdbs(btf: Btf, gdb: dict[str, int]) -> None:
     for struct_name, path in MEMBERS:
         member = btf.member(struct_name, path)
@@ -63,6 +64,7 @@ def test_members_are_gdbs(btf: Btf, gdb: dict[str, int]) -> None:
         assert btf.size(struct_name) == gdb[f"struct {struct_name}"], struct_name
 
 
+@pytest.mark.full
 def test_constants_are_gdbs(btf: Btf, gdb: dict[str, int]) -> None:
     for name in ("FTRACE_FL_DISABLED", "FTRACE_FL_ENABLED", "PIDTYPE_SID"):
         assert btf.enumerator(name) == gdb[name], name
