@@ -11,6 +11,7 @@ from kinst.core.columns import Scanned
 from kinst.core.inline import FunctionDie, InlineCopy
 from kinst.core.instruction import Flow, Instruction
 from kinst.core.probe import Function, Gap
+from kinst.core.system import Tracepoint, TracepointSite
 from kinst.isa import load
 
 ISA = load("amd64")
@@ -115,6 +116,12 @@ class FakeKernel:
 
     def dead_ends(self) -> Sequence[str]:
         return ("panic",)
+
+    def tracepoints(self) -> Sequence[Tracepoint]:
+        return ()
+
+    def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:
+        return ()
 
     def computed(self, parts: Sequence[Function]) -> Sequence[int]:
         return self.targets

@@ -8,7 +8,7 @@ Tested by tests/test_contracts.py and tests/fake."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,8 @@ from kinst.core.system import (
     PageAllocator,
     System,
     SystemCall,
+    Tracepoint,
+    TracepointSite,
 )
 
 
@@ -55,6 +57,15 @@ class BasicSystem(System):
         return None
 
     def system_calls(self) -> Sequence[SystemCall]:
+        return ()
+
+    def tracepoints(self) -> Sequence[Tracepoint]:
+        return ()
+
+    def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:
+        return ()
+
+    def switched(self, switches: Collection[int], *, on: bool) -> Sequence[tuple[int, bytes]]:
         return ()
 
     def refusals(self, function: Function) -> str:

@@ -74,6 +74,9 @@ class Dialect:
     libraries: tuple[Library, ...] = ()
     devices: DeviceNumbers | None = None
     families: AddressFamilies | None = None
+    # Names of functions, or of types of pointers to functions, that have the prototype of those
+    # that a tracepoint calls; {} stands for the tracepoint's name.
+    tracepoint_prototypes: tuple[str, ...] = ()
     # Globs of the functions that begin and end an interrupt. In them, and in what they call, the
     # CPU may still have, or have again, the thread-local variables of the interrupted thread.
     interrupt_entry: tuple[str, ...] = ()

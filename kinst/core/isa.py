@@ -41,7 +41,7 @@ from kinst.core.displaced import UNCHAINED, Onward, Refused, Relocated
 from kinst.core.errors import KinstError
 from kinst.core.instruction import Flow, Instruction, JumpTable
 from kinst.core.page_tables import Paging
-from kinst.core.probe import Site
+from kinst.core.probe import Argument, Site
 from kinst.core.registers import Register
 
 
@@ -190,6 +190,23 @@ class StoppingIsa(ABC):
             instructions: all live instructions of the function, in order.
         """
         return ()
+
+    def guarded_call(
+        self, pieces: Sequence[tuple[int, bytes]], call: int, guard: int, count: int
+    ) -> tuple[int, bytes, Sequence[Argument]] | None:
+        """Find the code that loads a pointer and makes a C call only if it is not null.
+
+        Returns the address and the bytes of the instruction that loads the pointer, and where the
+        call's arguments are there; None if the code from there to the call is not straight, or
+        control may enter it elsewhere.
+
+        Args:
+            pieces: (address, code) of each part of the function, all of it.
+            call: address of the call.
+            guard: address of the pointer.
+            count: of arguments.
+        """
+        return None
 
     def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
         """Return the return addresses of all direct calls of `target` in the code, ascending. Some

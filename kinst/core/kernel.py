@@ -13,7 +13,7 @@ from kinst.core.errors import AbsentError
 from kinst.core.instruction import Flow, Instruction
 from kinst.core.probe import Argument, Function, Gap, ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import ANY, ProviderStability
-from kinst.core.system import SystemCall
+from kinst.core.system import SystemCall, Tracepoint, TracepointSite
 from kinst.core.types import TypeSource
 
 if TYPE_CHECKING:
@@ -101,6 +101,16 @@ class Kernel(Protocol):
 
     def system_calls(self) -> Sequence[SystemCall]:
         """Return the kernel's system calls, sorted by name; () if its system does not know them."""
+        ...
+
+    def tracepoints(self) -> Sequence[Tracepoint]:
+        """Return the kernel's tracepoints, by subsystem and name; none if its system does not know
+        them."""
+        ...
+
+    def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:
+        """Return the sites of a tracepoint.  Raises KinstError, with the reason, if it cannot be
+        traced."""
         ...
 
     def parts(self, function: Function) -> Sequence[Function]:
@@ -193,6 +203,7 @@ class Found:
         arguments: how to find arg0, arg1, ...; () if the probe has no arguments.
         condition: a D expression over regs[] that is true at the site if the probe fires there; ""
             if it always fires.
+        switch: what must be on so that control reaches the site (System.switched()); 0 for none.
     """
 
     name: ProbeName
@@ -200,6 +211,7 @@ class Found:
     timer: Timer | None = None
     arguments: tuple[Argument, ...] = ()
     condition: str = ""
+    switch: int = 0
 
 
 class Provider(Protocol):

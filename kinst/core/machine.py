@@ -106,6 +106,7 @@ class Abilities:
             stop() is for data that must not change between two operations.
         code_table: the table of translated code; None if a processor runs the code directly, or if
             the table is not known.
+        switches: whether the system's own switches (System.switched()) can be turned on.
     """
 
     boots: bool = False
@@ -113,6 +114,7 @@ class Abilities:
     runs_commands: bool = False
     reads_running: bool = False
     code_table: CodeTable | None = None
+    switches: bool = False
 
 
 @dataclass(frozen=True, slots=True)

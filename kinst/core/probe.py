@@ -197,6 +197,8 @@ class Argument:
     # By `kind`: a frame slot, the value itself, an offset from the stack pointer, or the number
     # that pointed_at() makes.
     value: int = 0
+    # With ARGUMENT_NONE: a D expression over regs[] and memory that has its value, or "".
+    expression: str = ""
 
 
 def pointed_at(slot: int, offset: int) -> Argument:

@@ -8,7 +8,7 @@ Tested by tests/test_contracts.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -459,6 +459,61 @@ class SystemCalls(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Tracepoint:
+    """A place in the kernel, often in several functions, that its authors have named for tracers.
+
+    Attributes:
+        subsystem: the part of the kernel that it belongs to; "" if that is not known.
+    """
+
+    subsystem: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TracepointSite:
+    """An instruction that runs once for each firing of a tracepoint, while its switch is on.
+
+    Attributes:
+        function: the function that contains it.
+        code: its bytes; b"" for the function's entry.
+        address: where it is, if it is not the entry.
+        arguments: where the tracepoint's arguments are there.
+        switch: what leads control there, for Tracepoints.switched().
+    """
+
+    function: Function
+    code: bytes
+    address: int
+    arguments: tuple[Argument, ...]
+    switch: int
+
+
+class Tracepoints(Protocol):
+    """Tracepoints, and the switches that lead control to them."""
+
+    def tracepoints(self) -> Sequence[Tracepoint]:
+        """Return all tracepoints, by subsystem and name; none if they are not known."""
+        ...
+
+    def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:
+        """Return the sites of a tracepoint, all of them.  Raises KinstError, with the reason, if
+        it cannot be traced."""
+        ...
+
+    def switched(
+        self, switches: Collection[int], *, on: bool
+    ) -> Sequence[tuple[int, bytes]] | None:
+        """Return the writes that turn switches on for kinst, or that undo this.  They leave the
+        system free to turn the same switches on and off.  The machine is stopped.
+
+        Returns None while the system is about to change a switch: let the machine run for a moment,
+        and ask again.  Raises KinstError if a switch is not as it was when its sites were found.
+        """
+        ...
+
+
 class SiteRules(Protocol):
     """A system's rules about sites: which instructions must not be planted, and which need special
     treatment."""
@@ -603,7 +658,9 @@ class LoadedModules(Protocol):
         ...
 
 
-class System(Symbols, Code, SystemCalls, SiteRules, Claims, Unwinding, LoadedModules, Protocol):
+class System(
+    Symbols, Code, SystemCalls, Tracepoints, SiteRules, Claims, Unwinding, LoadedModules, Protocol
+):
     """Everything that kinst must know about one running kernel.
 
     Attributes:

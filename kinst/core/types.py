@@ -68,6 +68,10 @@ class TypeSource(Protocol):
         """Return the prototype of the function with this name; None if there is none."""
         ...
 
+    def tracepoint(self, name: str) -> FunctionType | None:
+        """Return the prototype of the functions that a tracepoint calls."""
+        ...
+
     def local(self, function: str, variable: str, module: str = "") -> DType | None:
         """Return the type of a local variable or parameter of a function, in whichever block it is
         declared; None if there is none."""

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from kinst.core.dtypes import DType, EnumType, FunctionType
+from kinst.core.dtypes import DType, EnumType, FunctionType, PointerType
 from kinst.core.errors import KinstError
 from kinst.core.types import KERNEL, Symbol
 from kinst.image.btf_strings import has_string
@@ -53,8 +53,14 @@ class ImagePaths:
 class FileTypes:
     """Types of one machine's images, read from their files. Implements core.types.TypeSource."""
 
-    def __init__(self, places: ImagePaths) -> None:
-        self._places = places
+    def __init__(
+        self, places: ImagePaths, tracepoints: Callable[[], Sequence[str]] = tuple
+    ) -> None:
+        """
+        Args:
+            tracepoints: returns Dialect.tracepoint_prototypes.
+        """
+        self._places, self._tracepoints = places, tracepoints
         self._known: dict[str, DebugInfo] = {}
         self._with_debug: dict[str, DebugInfo] = {}
 
@@ -168,4 +174,12 @@ class FileTypes:
         for image in self._images(module):
             if (found := image.prototype(name)) is not None:
                 return found
+        return None
+
+    def tracepoint(self, name: str) -> FunctionType | None:
+        for form in self._tracepoints():
+            type_ = self.function(form.format(name)) or self.typedef(form.format(name))
+            pointed = type_.to if isinstance(type_, PointerType) else type_
+            if isinstance(pointed, FunctionType):
+                return pointed
         return None

@@ -5,6 +5,7 @@ Tested by tests/fake/test_runs.py and tests/session/test_trapped_cpu.py.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from kinst.patch.plan import Plan, PlannedRuns
 from kinst.session.values import EnabledSite, StartedMachine, TracePlan
 
 BOOT_AGAIN = "the traced kernel should be booted again"
+STILL_ON = "; what kinst switched on stays on, since the kernel kept its switches locked"
 MOST_PLACES = 5  # addresses that one message names
+SWITCHING, PAUSE = 10.0, 0.005  # seconds to wait for the kernel's own changes of switches
 FEW = 1000  # up to so many patches are read and written one by one
 JOINED = 64  # patches at most so many bytes apart are written at once, with the text between them
 
@@ -162,6 +165,8 @@ class PlantedStopped:
         # Address of the second instruction of each two-instruction jump -> the jump's target.
         self._steps: dict[int, int] = {}
         self._claimed: Sequence[tuple[int, bytes]] = ()
+        self._switched: frozenset[int] = frozenset()  # what is on for this trace
+        self._left_on = False  # whether it could not be turned off
         self._unloaded = ""  # what became of patches in modules
         self._stops: dict[int, list[EnabledSite]] = {}
         self.hidden = 0
@@ -233,7 +238,25 @@ class PlantedStopped:
         told = self._write_patches(plan.hooks.patches, plan.sites, plan.ended)
         for stopped in plan.placement.stopped:
             self._insert_stop(stopped.enabled, stopped.site.address)
+        sites = (*plan.placement.planted, *plan.placement.stopped)
+        switches = frozenset(one.enabled.switch for one in sites if one.enabled.switch)
+        if switches and not self._switch(switches, on=True):
+            raise KinstError("the kernel does not finish changing its switches", "run kinst again")
         return told
+
+    def _switch(self, switches: frozenset[int], *, on: bool) -> bool:
+        """Turn switches on or off; return False if the system is changing some all the time."""
+        system, deadline = self._machine.system, time.monotonic() + SWITCHING
+        while (writes := system.switched(switches, on=on)) is None:
+            if time.monotonic() > deadline:
+                return False
+            self._target.resume()
+            time.sleep(PAUSE)
+            self._target.stop()
+        if on:
+            self._switched = switches
+        self._target.write_text(writes)
+        return True
 
     def _write_patches(self, hooks: Patches, plan: Plan, ended: Sequence[EndedCode]) -> str:
         runs = plan.runs
@@ -369,6 +392,9 @@ class PlantedStopped:
 
     def _undo(self) -> str:
         self._target.stop()
+        if self._switched:
+            self._left_on = not self._switch(self._switched, on=False)
+            self._switched = frozenset()
         for address in list(self._stops):
             self._target.remove_breakpoint(address)
             del self._stops[address]
@@ -386,7 +412,8 @@ class PlantedStopped:
             return ""
         if self._brief:
             self._target.resume()
-        return compared(self._before, _read_text(self._machine)) + self._unloaded
+        told = compared(self._before, _read_text(self._machine)) + self._unloaded
+        return told + STILL_ON if self._left_on else told
 
     def _restore_sites(self) -> str:
         """Write the original bytes over the sites' patches.

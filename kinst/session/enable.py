@@ -6,8 +6,8 @@ traced kernel the condition cpu == N. BEGIN, END, ERROR and tick-N do not run on
 and always fire.
 
 Some sites count only on a condition. The compiled program then has two copies of the clause: as
-written, and with the condition before its own predicate. So later stages know clauses and no
-conditions.
+written, and with the condition before its own predicate. In the same way, a clause that reads
+arguments has a copy for each way to compute them. So later stages know clauses and no conditions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kinst.core.kernel import Found, Kernel, Provider
 from kinst.core.probe import Probe, ProbeName, gaps_told
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
-from kinst.dlang.walk import find
+from kinst.dlang.walk import find, replaced
 from kinst.providers import FIRST_ID, listed, load_all
 from kinst.session.compiled import Compiled
 from kinst.session.descriptions import gaps_in, matching, naming, shifted
@@ -156,7 +156,8 @@ def enable_program(
     check_arguments(compiled.program, matched)
     check_cpu(compiled.options.cpu, cpus)
     enabled = on_one_cpu(matched, compiled.options.cpu)
-    program, enabled = with_conditions(compiled.program, enabled, isa)
+    program, enabled = with_expressions(compiled.program, enabled, isa)
+    program, enabled = with_conditions(program, enabled, isa)
     if listed and not enabled:
         first = compiled.patterns[0]
         raise KinstError(
@@ -267,9 +268,9 @@ class _Named:
         ):
             for one in (first, *self._others.get(k, ())):
                 probe = Probe(id_, one.name, one.site)
-                made.append(
-                    EnabledSite(probe, clauses, epid, one.timer, one.arguments, one.condition)
-                )
+                made.append(EnabledSite(
+                    probe, clauses, epid, one.timer, one.arguments, one.condition, one.switch
+                ))  # fmt: skip
             epid += len(clauses)
         return tuple(made)
 
@@ -351,6 +352,53 @@ def with_conditions(
     if len(clauses) == len(program.clauses):
         return program, tuple(changed)
     return replace(program, clauses=tuple(clauses)), tuple(changed)
+
+
+def with_expressions(
+    program: typed.TypedProgram, enabled: Sequence[EnabledSite], isa: Isa
+) -> tuple[typed.TypedProgram, tuple[EnabledSite, ...]]:
+    """Return the program and its probes, whose clauses find arguments without expressions.
+
+    The program has a copy of each clause for each list of expressions that it reads, and the probes
+    refer to these copies.
+    """
+    clauses = list(program.clauses)
+    copies: dict[tuple[int, tuple[tuple[str, str], ...]], int] = {}
+    expressions: dict[str, typed.Expr] = {}
+    changed = []
+    for e in enabled:
+        told = {f"arg{n}": a.expression for n, a in enumerate(e.arguments) if a.expression}
+        if not told:
+            changed.append(e)
+            continue
+        own = []
+        for index in e.clauses:
+            read = {expr.name for expr in find(program.clauses[index], typed.Builtin)}
+            key = index, tuple((name, text) for name, text in told.items() if name in read)
+            if key not in copies:
+                copies[key] = len(clauses) if key[1] else index
+                for _, text in key[1]:
+                    if text not in expressions:
+                        expressions[text] = condition_of(text, isa)
+                values = {name: expressions[text] for name, text in key[1]}
+                if values:
+                    clauses.append(_with_values(clauses[index], values, len(clauses)))
+            own.append(copies[key])
+        changed.append(replace(e, clauses=tuple(own)))
+    if len(clauses) == len(program.clauses):
+        return program, tuple(changed)
+    return replace(program, clauses=tuple(clauses)), tuple(changed)
+
+
+def _with_values(
+    clause: typed.Clause, values: Mapping[str, typed.Expr], index: int
+) -> typed.Clause:
+    def value(node: object) -> typed.Expr | None:
+        if isinstance(node, typed.Builtin) and node.name in values:
+            return typed.Cast(node.type, node.span, values[node.name])
+        return None
+
+    return replace(replaced(clause, value), index=index)
 
 
 def _copy(clause: typed.Clause, condition: typed.Expr, index: int) -> typed.Clause:

@@ -13,7 +13,7 @@ from kinst.core.dialect import Dialect
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
-from kinst.core.system import SystemCall
+from kinst.core.system import SystemCall, Tracepoint, TracepointSite
 from kinst.dlang.syntax.unparse import unparse
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.debuglink import find_debug, mismatch
@@ -76,6 +76,13 @@ class FileImage:
 
     def system_calls(self) -> Sequence[SystemCall]:
         """Return an empty tuple: a kernel's system calls are known only while it runs."""
+        return ()
+
+    def tracepoints(self) -> Sequence[Tracepoint]:
+        """Return none: a kernel's tracepoints are known when it runs."""
+        return ()
+
+    def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:
         return ()
 
     def dead_ends(self) -> Sequence[str]:

@@ -30,7 +30,7 @@ from kinst.core.errors import KinstError, UnmappedError
 from kinst.core.instruction import Flow, Instruction, JumpTable
 from kinst.core.isa import Isa
 from kinst.core.probe import Function, Gap, Site
-from kinst.core.system import SystemCall
+from kinst.core.system import SystemCall, Tracepoint, TracepointSite
 from kinst.core.words import COLD, MASK
 from kinst.patch.flows import BRANCH, CALL, INDIRECT, JUMP, RETURN, TRAP, flows_of
 
@@ -72,6 +72,8 @@ class KernelSystem(Protocol):
     def is_fatal(self, address: int) -> bool: ...
     def dead_ends(self) -> Sequence[str]: ...
     def system_calls(self) -> Sequence[SystemCall]: ...
+    def tracepoints(self) -> Sequence[Tracepoint]: ...
+    def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]: ...
 
 
 class RunningKernel:
@@ -507,6 +509,12 @@ class RunningKernel:
 
     def system_calls(self) -> Sequence[SystemCall]:
         return self._system.system_calls()
+
+    def tracepoints(self) -> Sequence[Tracepoint]:
+        return self._system.tracepoints()
+
+    def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:
+        return self._system.tracepoint_sites(name)
 
     def parts(self, function: Function) -> Sequence[Function]:
         known = self._parts.get(function.address)

@@ -72,7 +72,8 @@ class KernelFiles:
         self._isa = isa
         self._progress, self._confirm = report.progress, report.confirm
         self.types: TypeSource = FileTypes(
-            ImagePaths(lambda: self.found.debug, self._modules, self, self._module_debug)
+            ImagePaths(lambda: self.found.debug, self._modules, self, self._module_debug),
+            lambda: self.system.dialect().tracepoint_prototypes,
         )
 
     @cached_property

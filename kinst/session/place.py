@@ -41,6 +41,7 @@ from kinst.session.values import (
 from kinst.session.workspace import COUNTER, Workspace
 
 ERROR_ID = 3
+NO_SWITCHES = "kinst can lead the kernel there only in a guest that it has booted (--vm)"
 FEW_FUNCTIONS = 8  # functions up to which memory is searched while runs are chosen
 
 # From bytes of counters, and more bytes to add if there is room, to counter blocks or None.
@@ -131,6 +132,9 @@ def _split(
     sites = [(e, e.probe.site) for e in enabled if e.probe.site is not None]
     planted, stopped, refused = [], [], []
     reasons = system.site_refusals([(s.address, len(s.code)) for _, s in sites])
+    if not machine.target.abilities.switches:
+        needed = [NO_SWITCHES if e.switch else "" for e, _ in sites]
+        reasons = [no_switch or reason for no_switch, reason in zip(needed, reasons, strict=True)]
     of_functions = {s.function.address: s.function for _, s in sites}
     refusing = {at: system.refusals(f) for at, f in of_functions.items()}
     bound = {at for at, f in of_functions.items() if kernel.has_sequences(f)}

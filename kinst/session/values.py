@@ -81,6 +81,7 @@ class EnabledSite:
         epid: epid of the first clause; the other clauses have the next numbers.
         arguments: how to find arg0, arg1, ...; empty if the probe has no arguments.
         condition: a D expression that is true if the probe fires at a hit; "" if it always fires.
+        switch: what must be on so that control reaches the site; 0 for none.
     """
 
     probe: Probe
@@ -89,6 +90,7 @@ class EnabledSite:
     timer: Timer | None
     arguments: tuple[Argument, ...] = ()
     condition: str = ""
+    switch: int = 0
 
     @property
     def key(self) -> tuple[int, int]:

@@ -210,7 +210,7 @@ class FakeMachine(Target):
         file: its kernel, if not kernel_file().
     """
 
-    abilities = Abilities(writes_code=True, runs_commands=True)
+    abilities = Abilities(writes_code=True, runs_commands=True, switches=True)
 
     def __init__(
         self,

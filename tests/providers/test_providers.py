@@ -12,6 +12,7 @@ from kinst.core.errors import AbsentError, KinstError
 from kinst.core.instruction import Instruction
 from kinst.core.kernel import Timer
 from kinst.core.probe import Function, Gap, ProbePattern
+from kinst.core.system import Tracepoint
 from kinst.providers import load_all
 from kinst.providers.profile import timer_of
 from kinst.session.descriptions import wants_kernel
@@ -38,6 +39,9 @@ class FakeKernel:
     def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
         return []
 
+    def tracepoints(self) -> Sequence[Tracepoint]:
+        return ()
+
     def columns(self, functions: Sequence[Function]) -> Scanned:
         assert list(functions) == [FUNCTION]
         return Scanned(columns_of([a for a, _ in CODE], [c for _, c in CODE]), np.array([0, 4]))
@@ -49,7 +53,7 @@ def match(provider: str, function: str, name: str) -> list[str]:
 
 
 def test_every_file_is_a_provider() -> None:
-    assert set(load_all()) == {"dtrace", "fbt", "kinst", "profile"}
+    assert set(load_all()) == {"dtrace", "fbt", "kinst", "profile", "sdt"}
 
 
 @pytest.mark.parametrize("name", ["BEGIN", "END", "ERROR"])

@@ -82,9 +82,15 @@ _TICKS = {"s": "s", "ms": "ms", "us": "us", "hz": "hz"}
 _PROBE_WORDS = frozenset({"kprobe", "k", "p", "kretprobe", "r"})
 _NAME = r"([\w.*?\[\]-]+)"
 _USERLAND = "kinst traces a kernel: kinst has no probes in programs"
-_TRACEPOINT = "kinst has no probes at tracepoints"
-# Probes of functions that run at a tracepoint, by the tracepoint's name.
-_AT_TRACEPOINTS = {"sched_switch": "fbt::finish_task_switch*:entry"}
+# What perf and tracefs call the parts of the kernel that have tracepoints.
+_SUBSYSTEMS = """
+alarmtimer block bpf_trace cgroup clk compaction cpuhp devlink dma_fence ext4 exceptions fib
+filelock filemap fs_dax gpio i2c io_uring iomap iommu irq irq_vectors jbd2 kmem kvm libata mce
+migrate mmap mmap_lock module mptcp msr napi neigh net netlink nmi oom page_isolation page_pool
+percpu power printk qdisc random ras raw_syscalls rcu regmap regulator rpm rseq rtc sched scsi
+signal skb sock spi sunrpc swiotlb task tcp thermal timer tlb udp vmscan workqueue writeback xdp
+xfs
+"""
 
 
 def _ticks(match: re.Match[str]) -> str:
@@ -93,14 +99,10 @@ def _ticks(match: re.Match[str]) -> str:
 
 
 def _tracepoint(match: re.Match[str]) -> str:
-    name = match[1]
-    call = re.fullmatch(r"sys_(?:enter|exit)_(\w+)", name)
-    probe = f"fbt::__*_sys_{call[1]}:entry" if call else _AT_TRACEPOINTS.get(name)
-    if probe:
-        return f"{_TRACEPOINT}; in D: {probe}"
-    if not name.isidentifier():
-        return f"{_TRACEPOINT}; fbt::FUNCTION:entry names the kernel's functions"
-    return f"{_TRACEPOINT}; inlinecall trace_{name} VMLINUX prints the functions that it is in"
+    subsystem, name = match[1] or "", match[2]
+    if call := re.fullmatch(r"sys_(?:enter|exit)_(\w+)", name):
+        return f"in D: fbt::__*_sys_{call[1]}:entry"
+    return f"in D: sdt:{subsystem.replace('*', '')}::{name}"
 
 
 # Patterns of whole probe descriptions of other languages, each with its hint or a function that
@@ -111,7 +113,8 @@ _PROBES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (rf"(?:kretprobe|kr|fexit|kretfunc|fr):(?:\w+:)?{_NAME}", r"in D: fbt::\1:return"),
     (rf"p:(?:\w+/)?(?:\w+:)?{_NAME}", r"in D: fbt::\1:entry"),
     (rf"r:(?:\w+/)?(?:\w+:)?{_NAME}", r"in D: fbt::\1:return"),
-    (rf"(?:tracepoint|t|rawtracepoint|rt):(?:[\w*]+:)?{_NAME}", _tracepoint),
+    (rf"(?:tracepoint|t|rawtracepoint|rt):(?:([\w*]+):)?{_NAME}", _tracepoint),
+    (rf"({'|'.join(_SUBSYSTEMS.split())}):{_NAME}", _tracepoint),
     (r"(?:interval|i):(\w+):(\d+)", _ticks),
     (r"(?:profile|p):hz:(\d+)", r"in D: profile-\1"),
     (r"(?:profile|p):(s|ms|us):(\d+)", r"in D: profile-\2\1"),
@@ -122,7 +125,7 @@ _PROBES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?:begin|end|Begin|End)", "BEGIN and END are in capitals"),
     (r"syscall:.*",
      "kinst has no syscall provider; a system call is a function, fbt::__*_sys_read:entry"),
-    (r"(?:sched|proc|io|ip|tcp|udp|udplite|sctp|fsinfo|vminfo|sysinfo|vfs|nfs\w*|lockstat|sdt|mib"
+    (r"(?:sched|proc|io|ip|tcp|udp|udplite|sctp|fsinfo|vminfo|sysinfo|vfs|nfs\w*|lockstat|mib"
      r"|cpc):.*",
      "kinst has no such provider; fbt::FUNCTION:entry names the kernel's functions"),
 )  # fmt: skip

@@ -12,7 +12,17 @@ from kinst.core.bodies import Body
 from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
 from kinst.core.isa import Isa
 from kinst.core.probe import Site
-from kinst.isa.amd64 import batch, control, encode, marks, relocate, tables, targets, trampoline
+from kinst.isa.amd64 import (
+    batch,
+    call_arguments,
+    control,
+    encode,
+    marks,
+    relocate,
+    tables,
+    targets,
+    trampoline,
+)
 from kinst.isa.amd64 import board as _board
 from kinst.isa.amd64 import decode as decoder
 from kinst.isa.amd64 import detour as detours
@@ -73,6 +83,7 @@ class Amd64(Isa):
     is_nop = staticmethod(decoder.is_nop)
     padding = staticmethod(decoder.padding)
     flow = staticmethod(control.flow)
+    guarded_call = staticmethod(call_arguments.guarded_call)
     returns_of = staticmethod(control.returns_of)
     thunk = staticmethod(control.thunk)
     jump_tables = staticmethod(tables.jump_tables)

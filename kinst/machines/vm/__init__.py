@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kinst.core.machine import EarlyStart, MachineConfig, Target
 
 # Every command asks for these abilities; the rest of this folder is not loaded for that.
-ABILITIES = Abilities(boots=True, writes_code=True, runs_commands=True)
+ABILITIES = Abilities(boots=True, writes_code=True, runs_commands=True, switches=True)
 MOST_CPUS = 255  # of QEMU's machines
 LEAST_MEMORY = 128 << 20
 

@@ -99,9 +99,8 @@ class _Linux:
         arch, hooks = _facts_of(target.isa.name), target.abilities.writes_code
         notified = target.planter is not None
         system: System = _module("system").attach(
-            target, image, bearings.text, arch, hook_bugs=hooks, notified=notified,
-            argument_slots=target.isa.argument_slots,
-        )  # fmt: skip
+            target, image, bearings.text, arch, target.isa, hook_bugs=hooks, notified=notified
+        )
         return system
 
 

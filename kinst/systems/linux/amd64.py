@@ -19,6 +19,13 @@ _MEMBERS = (
     ("R_SS", "ss"),
 )  # fmt: skip
 
+
+def _label_jump(address: int, target: int, size: int) -> bytes:
+    """Return a jmp rel32 or, of 2 bytes, a jmp rel8 (arch/x86/kernel/jump_label.c)."""
+    opcode = b"\xeb" if size == 2 else b"\xe9"
+    return opcode + (target - address - size).to_bytes(size - 1, "little", signed=True)
+
+
 LINUX = IsaFacts(
     virtual_layout=VirtualLayout(_IMAGE, _IMAGE),
     saved=SavedRegisters(
@@ -41,6 +48,8 @@ LINUX = IsaFacts(
     # some.
     call_sites=(CallSite((bytes.fromhex("0f1f440000"), bytes.fromhex("6666666690"))),),
     label_size=0,
+    label_nops=(bytes.fromhex("0f1f440000"), bytes.fromhex("6666666690"), bytes.fromhex("6690")),
+    label_jump=_label_jump,
     system_calls=(CallNames(
         "__x64_sys_", tuple((name, 0) for name in ("di", "si", "dx", "r10", "r8", "r9"))
     ),),

@@ -11,6 +11,15 @@ from kinst.systems.linux.ptregs import SavedRegisters
 # (Documentation/arm64/memory.rst).
 _IMAGE = (0xFFFF_8000_0000_0000, 0xFFFF_FBFF_F000_0000)
 
+
+def _label_jump(address: int, target: int, size: int) -> bytes:
+    """Return a b (arch/arm64/kernel/jump_label.c)."""
+    words = target - address >> 2
+    if not -(1 << 25) <= words < 1 << 25:
+        raise OverflowError
+    return (0x1400_0000 | words & (1 << 26) - 1).to_bytes(size, "little")
+
+
 LINUX = IsaFacts(
     # Without KASLR vmalloc's addresses begin at the image: free addresses after it will be used.
     virtual_layout=VirtualLayout(_IMAGE, _IMAGE, grows_after_text=True),
@@ -34,6 +43,8 @@ LINUX = IsaFacts(
     page_tables="swapper_pg_dir",
     call_sites=(CallSite((bytes.fromhex("1f2003d5"),), before=4),),
     chain=FrameChain("R_SP", "R_FP", 0, 8, "", 0xFFFF << 48),
+    label_nops=(bytes.fromhex("1f2003d5"),),
+    label_jump=_label_jump,
     link="R_LR",
     frame_registers={29: "R_FP", 30: "R_LR", 31: "R_SP"},
     system_calls=(CallNames("__arm64_sys_", tuple(("regs", 8 * n) for n in range(6))),),

@@ -131,5 +131,7 @@ def dialect() -> Dialect:
         # MAJOR() and MINOR() of a kernel's dev_t (include/linux/kdev_t.h): 12 and 20 bits.
         devices=DeviceNumbers(major=(EncodedBits(20, 0xFFF),), minor=(EncodedBits(0, 0xFFFFF),)),
         families=_FAMILIES,
+        # include/linux/tracepoint.h (DEFINE_TRACE_FN), include/trace/bpf_probe.h.
+        tracepoint_prototypes=("__traceiter_{}", "btf_trace_{}"),
         interrupt_entry=_INTERRUPT_ENTRY,
     )

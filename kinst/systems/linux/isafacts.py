@@ -96,6 +96,11 @@ class CallNames:
     members: tuple[tuple[str, int], ...]
 
 
+def no_jump(address: int, target: int, size: int) -> bytes:
+    """Raise OverflowError: it is not known how the kernel writes a jump."""
+    raise OverflowError
+
+
 @dataclass(frozen=True, slots=True)
 class IsaFacts:
     """Facts about Linux on one ISA.
@@ -116,6 +121,9 @@ class IsaFacts:
         per_cpu: how code reaches the data of its CPU, and the current thread.
         label_size: size of a jump label in bytes; 0 if the size is 2 or 5 and the label's first
             byte tells which (x86).
+        label_nops: nops that the kernel may have at a jump label.
+        label_jump: a function (address, target, size) that returns the jump that the kernel writes
+            at a jump label; it raises OverflowError if no jump of that size reaches the target.
         thread_registers: registers that may hold the current thread's address, as in Facts.
         chain: layout of frame records, if stopped CPUs are unwound by frame pointers; None if there
             are ORC tables for that.
@@ -138,12 +146,19 @@ class IsaFacts:
     call_sites: tuple[CallSite, ...]
     per_cpu: PerCpu
     label_size: int = 4
+    label_nops: tuple[bytes, ...] = ()
+    label_jump: Callable[[int, int, int], bytes] = no_jump
     thread_registers: tuple[str, ...] = ()
     chain: FrameChain | None = None
     link: str = ""
     frame_registers: Mapping[int, str] = field(default_factory=dict)
     system_calls: tuple[CallNames, ...] = ()
     boot: Boot | None = None
+
+    @property
+    def label_sizes(self) -> tuple[int, ...]:
+        """The sizes that a jump label may have, in bytes."""
+        return (self.label_size,) if self.label_size else (5, 2)
 
 
 def facts_of(isa: str) -> IsaFacts:

@@ -54,6 +54,8 @@ class Module:
         orc: the module's ORC table, or None.
         fixups: address at which control continues after a fault, by the faulting instruction.
         label_targets: branch targets of static keys.
+        jump_table: address and bytes of its jump table.
+        call_table: address and bytes of its table of static calls.
     """
 
     name: str
@@ -68,6 +70,8 @@ class Module:
     orc: Orc | None
     fixups: Mapping[int, int]
     label_targets: U64
+    jump_table: tuple[int, bytes] = (0, b"")
+    call_table: tuple[int, bytes] = (0, b"")
 
     def holds(self, address: int) -> bool:
         return self.text[0] <= address < self.text[1]
@@ -226,6 +230,8 @@ class LinuxModules:
             self._orc(reader),
             dict(zip(faulting.tolist(), fixups.tolist(), strict=True)),
             reader.relative("jump_entries", "num_jump_entries", 16, 4),
+            reader.table("jump_entries", "num_jump_entries", 16),
+            reader.table("static_call_sites", "num_static_call_sites", 8),
         )
 
     def _text(self, reader: _ModuleStruct) -> tuple[int, int]:

@@ -36,6 +36,21 @@ def _upper_half(distance: int) -> bytes:
     return (distance + 0x800 & 0xFFFF_F000 | _AUIPC_T0).to_bytes(4, "little")
 
 
+def _label_jump(address: int, target: int, size: int) -> bytes:
+    """Return a jal that keeps no return address (arch/riscv/kernel/jump_label.c)."""
+    distance = target - address
+    if not -(1 << 20) <= distance < 1 << 20:
+        raise OverflowError
+    code = (
+        0x6F
+        | (distance & 0xFF000)
+        | (distance >> 11 & 1) << 20
+        | (distance >> 1 & 0x3FF) << 21
+        | (distance >> 20 & 1) << 31
+    )
+    return code.to_bytes(size, "little")
+
+
 LINUX = IsaFacts(
     virtual_layout=VirtualLayout(_IMAGE, _SCRATCH, (_BPF,)),
     saved=SavedRegisters(
@@ -60,6 +75,8 @@ LINUX = IsaFacts(
     # the thread's address.
     thread_registers=("sscratch", "tp"),
     chain=FrameChain("R_SP", "R_S0", -16, -8, "R_RA", 0),
+    label_nops=(_NOP,),
+    label_jump=_label_jump,
     link="R_RA",
     frame_registers={1: "R_RA", 2: "R_SP", 8: "R_S0"},
     # Since Linux 6.6 the functions of system calls get pt_regs; before, they got the arguments

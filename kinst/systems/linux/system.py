@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from fnmatch import translate
@@ -18,10 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import KinstError, TargetError
+from kinst.core.isa import Isa
 from kinst.core.machine import KernelMemory
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
-from kinst.core.system import Clock, Facts, PageAllocator, SystemCall
+from kinst.core.system import (
+    Clock,
+    Facts,
+    PageAllocator,
+    SystemCall,
+    Tracepoint,
+    TracepointSite,
+)
 from kinst.core.words import MASK
 from kinst.image.btf import Btf, open_btf
 from kinst.image.debug_info import DebugInfo
@@ -39,8 +47,10 @@ from kinst.systems.linux.modules import LinuxModules, Module, ModuleRules
 from kinst.systems.linux.page_allocator import allocator
 from kinst.systems.linux.refusals import KernelRules
 from kinst.systems.linux.special_names import COUNTERPARTS, NEVER_RETURN
+from kinst.systems.linux.static_keys import StaticKeys
 from kinst.systems.linux.system_calls import system_calls
 from kinst.systems.linux.tables import KernelTables
+from kinst.systems.linux.tracepoints import LinuxTracepoints
 from kinst.systems.linux.waiting import waits_in
 
 # How far after the text's start the banner of an unknown kernel is searched.
@@ -66,19 +76,18 @@ class Linux:
         facts: Facts,
         arch: IsaFacts,
         image: DebugInfo,
+        isa: Isa,
         *,
         notified: bool = False,
-        argument_slots: Sequence[int] = (),
     ) -> None:
         """
         Args:
             notified: whether breakpoints reach kinst by a die notifier.
-            argument_slots: slots of the registers in which a C function gets its arguments (Isa).
         """
         self.facts = facts
         self._btf = btf
         self._arch = arch
-        self._argument_slots = argument_slots
+        self._isa = isa
         self._kernel = kernel
         self._tables = KernelTables(kernel.elf, arch.label_size)
         self.table = FunctionTable(kernel.elf, kernel.slide, MODULE, PADDING)
@@ -92,6 +101,11 @@ class Linux:
         )
         self.frames = Frames(kernel, image, self._modules, arch)
         self._module_rules = ModuleRules(kernel, self._modules, self.ftrace)
+        keys = StaticKeys(kernel, btf, arch, self._modules)
+        self._keys = keys
+        self._tracepoints = LinuxTracepoints(
+            kernel, btf, self._tables, self._modules, keys, isa, self.lookup, self.function_at
+        )
         self._leaves_call_sites = False
 
     def leaving_call_sites(self) -> Linux:
@@ -155,7 +169,20 @@ class Linux:
 
     @cached_property
     def _system_calls(self) -> Sequence[SystemCall]:
-        return system_calls(self.table, self._btf, self._arch.system_calls, self._argument_slots)
+        slots = self._isa.argument_slots
+        return system_calls(self.table, self._btf, self._arch.system_calls, slots)
+
+    def tracepoints(self) -> Sequence[Tracepoint]:
+        return self._tracepoints.all
+
+    def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:
+        return self._tracepoints.sites(name)
+
+    def switched(
+        self, switches: Collection[int], *, on: bool
+    ) -> Sequence[tuple[int, bytes]] | None:
+        """Return the writes that turn static keys on or off again."""
+        return self._keys.switched(switches, on=on)
 
     def refusals(self, function: Function) -> str:
         if function.module != MODULE:
@@ -428,11 +455,11 @@ def attach(
     image: DebugInfo,
     text_base: int | None,
     arch: IsaFacts,
+    isa: Isa,
     *,
     cache: Path | None = None,
     hook_bugs: bool = False,
     notified: bool = False,
-    argument_slots: Sequence[int] = (),
 ) -> Linux:
     """Examine a running Linux kernel, and return a System for it.
 
@@ -441,11 +468,11 @@ def attach(
         text_base: running address of the kernel's first code (KASLR); None if it runs where it was
             linked.
         arch: facts about Linux on the kernel's ISA.
+        isa: the kernel's ISA.
         cache: folder for saved indexes; None for kinst's own.
         hook_bugs: whether the caller will hook facts.bug_hook, so that BUG and WARN traps may be
             planted; otherwise they are refused.
         notified: whether breakpoints reach kinst by a die notifier, so that nothing is hooked.
-        argument_slots: slots of the registers in which a C function gets its arguments.
 
     Raises KinstError if the file is another kernel's, or has no symbols or no BTF; TargetError if
     the kernel has panicked.
@@ -467,6 +494,4 @@ def attach(
         facts = replace(facts, bug_hook=0)
     if notified:
         facts = replace(facts, fault_hook=0)
-    return Linux(
-        kernel, btf, facts, arch, image, notified=notified, argument_slots=argument_slots
-    )  # fmt: skip
+    return Linux(kernel, btf, facts, arch, image, isa, notified=notified)

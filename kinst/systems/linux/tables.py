@@ -282,13 +282,24 @@ class KernelTables:
         return np.sort(self._relative(table, 16, 4))
 
     @cached_property
+    def _static_call_table(self) -> tuple[int, bytes]:
+        return self._bytes(
+            "__start_static_call_sites", "__stop_static_call_sites", ".static_call_sites", 8
+        )
+
+    @cached_property
+    def static_call_keys(self) -> tuple[U64, U64]:
+        """The address of each site of a static call, and of its struct static_call_key.
+
+        The lowest bits of a key in the table are flags (include/linux/static_call_types.h)."""
+        table = self._static_call_table
+        return self._relative(table, 8), self._relative(table, 8, 4) & ~np.uint64(3)
+
+    @cached_property
     def static_calls(self) -> Spans:
         """Spans of the instructions of static calls: calls and tail jumps (5 bytes), conditional
         tail jumps (6 bytes)."""
-        table = self._bytes(
-            "__start_static_call_sites", "__stop_static_call_sites", ".static_call_sites", 8
-        )
-        code = self._relative(table, 8)
+        code = self._relative(self._static_call_table, 8)
         return spans(code, np.where(self._first_bytes(code) == 0x0F, 6, 5).astype(np.uint64))
 
     @cached_property

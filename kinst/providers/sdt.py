@@ -1,0 +1,81 @@
+"""The sdt provider: the kernel's tracepoints (Dynamic Tracing Guide, ch. "sdt Provider").
+
+sdt:SUBSYSTEM::NAME is one probe, with a site at each place where the tracepoint is.  The arguments
+are the tracepoint's own, with their types in args[].
+
+Tested by tests/providers/test_sdt.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kinst.core.dtypes import DType, StructType
+from kinst.core.errors import KinstError
+from kinst.core.kernel import Found, Kernel, Provider
+from kinst.core.probe import ProbeName, ProbePattern, Site
+from kinst.core.stability import stability_of
+from kinst.core.system import TracepointSite
+from kinst.core.types import TypeSource
+from kinst.providers.fbt import entry_probe_site
+
+
+class SdtProvider(Provider):
+    """Tracepoints, by subsystem and name."""
+
+    name = "sdt"
+    stability = stability_of(
+        "Evolving/Evolving/Common", "Private/Private/Unknown", "Private/Private/Unknown",
+        "Private/Private/ISA", "Private/Private/ISA",
+    )  # fmt: skip
+    usage = "sdt:SUBSYSTEM::NAME names tracepoints"
+
+    def argument_types(self, pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
+        named = pattern.name and not any(c in pattern.name for c in "*?[")
+        if pattern.provider not in ("", self.name) or pattern.function or not named:
+            return None
+        prototype = types.tracepoint(pattern.name)
+        if prototype is None:
+            if pattern.provider:
+                raise KinstError(f"the kernel's types have no tracepoint {pattern.name}")
+            return None
+        _, *own = prototype.parameters  # the first one belongs to the tracer
+        if any(isinstance(type_, StructType) for type_ in own):
+            raise KinstError(f"the tracepoint {pattern.name} passes a structure")
+        return own
+
+    def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Iterator[Found]:
+        if pattern.provider not in ("", self.name) or kernel is None or str(pattern) == ":::":
+            return
+        if pattern.function or pattern.id:
+            return
+        plain = pattern.name and not any(c in pattern.name for c in "*?[")
+        refusal: KinstError | None = None
+        some = False
+        for one in kernel.tracepoints():
+            probe = ProbeName(self.name, one.subsystem, "", one.name)
+            if not pattern.matches(probe):
+                continue
+            try:
+                sites = kernel.tracepoint_sites(one.name)
+            except KinstError as error:
+                refusal = refusal or error
+                continue
+            for site in sites:
+                if (found := _site(site, kernel)) is not None:
+                    some = True
+                    yield Found(probe, found, arguments=site.arguments, switch=site.switch)
+        if refusal is not None and (plain or not some):
+            raise refusal
+
+
+def _site(site: TracepointSite, kernel: Kernel) -> Site | None:
+    if site.code:
+        return Site(site.function, site.address - site.function.address, site.code)
+    first = entry_probe_site(site.function, kernel)
+    if first is None:
+        return None
+    return Site(site.function, first.address - site.function.address, first.code)
+
+
+PROVIDER = SdtProvider()

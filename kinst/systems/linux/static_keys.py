@@ -1,0 +1,201 @@
+"""Static keys: switches whose sites are nops and jumps in the kernel's text.
+
+The kernel's jump table has an entry for each site: where it is, where its jump leads, and its key.
+struct static_key counts the users of a key; when the first one comes or the last one goes, the
+kernel exchanges nops and jumps at all sites.  On x86 it ends with a BUG if it finds other bytes
+than it wrote before.
+
+kinst turns the sites of a key on without being a user: it writes the jumps, and sets the bit of
+each entry that says that its site was in code of boot, which is gone.  The kernel never changes the
+site of such an entry (jump_label_can_update() in kernel/jump_label.c, in Linux 5.10 to 7.3 and
+before), and nothing else reads the bit.  So the kernel may turn the key on and off meanwhile, and
+finds the count as it left it.  When kinst is done, each site gets the bytes that the count asks
+for, and the bit is cleared.
+
+A change of a key holds jump_label_mutex from before the count changes until all sites are written.
+While that is free in a stopped machine, no change is half done.
+
+Tested by tests/systems/linux/test_static_keys.py and tests/vm/test_tracepoints.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import KinstError, TargetError, UnmappedError
+from kinst.core.words import MASK
+from kinst.image.btf import Btf
+from kinst.systems.linux.isafacts import IsaFacts
+from kinst.systems.linux.memory import LinuxMemory
+from kinst.systems.linux.modules import LinuxModules
+
+ENTRY = 16  # bytes of a struct jump_entry
+_KEY = 8  # offset in it of the distance to the key, in whose lowest bits are these flags:
+_BRANCH, _INIT = 1, 2
+_LOCK = "jump_label_mutex"
+CHANGED = "the kernel changed a static key's site while the plan was made"
+
+
+@dataclass(frozen=True, slots=True)
+class KeySite:
+    """A site of a static key.
+
+    Attributes:
+        entry: address of its entry in a jump table.
+        address: where its nop or jump is.
+        size: bytes of that.
+        target: where the jump leads.
+        flags: the lowest bits of the entry's key.
+    """
+
+    entry: int
+    address: int
+    size: int
+    target: int
+    flags: int
+
+
+class StaticKeys:
+    """The static keys of a running kernel and of its modules."""
+
+    def __init__(
+        self, kernel: LinuxMemory, btf: Btf, arch: IsaFacts, modules: LinuxModules
+    ) -> None:
+        self._kernel = kernel
+        self._btf = btf
+        self._arch = arch
+        self._modules = modules
+        self._on: dict[int, list[KeySite]] = {}  # what kinst has turned on, by key
+
+    @cached_property
+    def _tables(self) -> list[tuple[int, npt.NDArray[np.void]]]:
+        """The address and the entries of each jump table as it is in memory."""
+        kernel = self._kernel
+        found = []
+        if kernel.has("__start___jump_table"):
+            start = kernel.symbol("__start___jump_table")
+            size = kernel.symbol("__stop___jump_table") - start
+            found.append((start, kernel.read(start, size - size % ENTRY)))
+        found += [module.jump_table for module in self._modules.all]
+        layout = np.dtype([("code", "<i4"), ("target", "<i4"), ("key", "<i8")])
+        return [(start, np.frombuffer(raw, layout)) for start, raw in found if raw]
+
+    @cached_property
+    def _keys(self) -> list[npt.NDArray[np.uint64]]:
+        """The address of the key of each entry, by table."""
+        keys = []
+        for start, rows in self._tables:
+            at = np.arange(len(rows), dtype=np.int64) * ENTRY + _KEY
+            distance = rows["key"] & ~np.int64(_BRANCH | _INIT)
+            keys.append((distance + at).astype(np.uint64) + np.uint64(start))
+        return keys
+
+    def sites(self, key: int) -> list[KeySite]:
+        """Return the sites of the key at this address, except those in code of boot."""
+        sites = []
+        for (start, rows), keys in zip(self._tables, self._keys, strict=True):
+            for k in np.flatnonzero(keys == np.uint64(key)).tolist():
+                at, flags = start + k * ENTRY, int(rows["key"][k]) & (_BRANCH | _INIT)
+                if not flags & _INIT:
+                    address = at + int(rows["code"][k]) & MASK
+                    target = at + 4 + int(rows["target"][k]) & MASK
+                    size = self._size(address, target)
+                    sites.append(KeySite(at, address, size, target, flags))
+        return sites
+
+    def _size(self, address: int, target: int) -> int:
+        """Return the bytes of a site, whose live bytes are a nop or the jump.  Raises KinstError
+        for other bytes."""
+        for size in self._arch.label_sizes:
+            live = self._kernel.read(address, size)
+            if live in self._arch.label_nops or live == self._jump(address, target, size):
+                return size
+        raise KinstError(f"the bytes of the static key's site at {address:#x} are not known")
+
+    def _jump(self, address: int, target: int, size: int) -> bytes:
+        try:
+            return self._arch.label_jump(address, target, size)
+        except OverflowError:  # the site has no room for a jump so far
+            return b""
+
+    @property
+    def known(self) -> bool:
+        """Whether it can be told that no change of a key is half done."""
+        return self._kernel.has(_LOCK) and self._btf.has("mutex", "owner")
+
+    def switched(self, keys: Collection[int], *, on: bool) -> list[tuple[int, bytes]] | None:
+        """See Tracepoints.switched() of kinst/core/system.py."""
+        if not keys:
+            return []
+        if self._kernel.number(self._kernel.symbol(_LOCK) + self._btf.offset("mutex", "owner")):
+            return None
+        writes = self._turn_on if on else self._turn_off
+        return [write for key in sorted(keys) for write in writes(key)]
+
+    def _users(self, key: int) -> int:
+        return self._kernel.number(key + self._btf.offset("static_key", "enabled"), 4)
+
+    def _turn_on(self, key: int) -> Iterator[tuple[int, bytes]]:
+        sites = self._on[key] = self.sites(key)
+        used = bool(self._users(key))
+        for site in sites:
+            jump = self._jump(site.address, site.target, site.size)
+            live = self._kernel.read(site.address, site.size)
+            as_counted = live == jump or (not used and live in self._arch.label_nops)
+            if not jump or not as_counted or site.flags & _BRANCH:
+                raise KinstError(CHANGED, "run kinst again")
+            yield self._flagged(site, _INIT)
+            if not used:
+                yield site.address, jump
+
+    def _turn_off(self, key: int) -> Iterator[tuple[int, bytes]]:
+        used = bool(self._users(key))
+        for site in self._on.get(key, ()):
+            if not self._still_on(site):
+                continue
+            if not used:
+                nop = self._nop(site.size)
+                if not nop:
+                    continue
+                yield site.address, nop
+            yield self._flagged(site, 0)
+
+    def _flagged(self, site: KeySite, flags: int) -> tuple[int, bytes]:
+        """Return the write of an entry's lowest byte with other flags."""
+        low = self._kernel.number(site.entry + _KEY, 1)
+        return site.entry + _KEY, bytes([low & ~(_BRANCH | _INIT) | site.flags & _BRANCH | flags])
+
+    def _still_on(self, site: KeySite) -> bool:
+        """Return whether a site is as kinst left it.  If its module is gone, it is not."""
+        with suppress(TargetError, UnmappedError):
+            flags = self._kernel.number(site.entry + _KEY, 1)
+            live = self._kernel.read(site.address, site.size)
+            jump = self._jump(site.address, site.target, site.size)
+            return bool(flags & _INIT) and live == jump
+        return False
+
+    @cached_property
+    def _nops(self) -> dict[int, bytes]:
+        """The kernel's nop of each size, which depended on the processor before Linux 5.13."""
+        nops: dict[int, bytes] = {}
+        wanted = set(self._arch.label_sizes)
+        for start, rows in self._tables:
+            for k, (code, _, _) in enumerate(rows.tolist()):
+                address = start + k * ENTRY + code & MASK
+                for size in wanted - nops.keys():
+                    with suppress(TargetError, UnmappedError):
+                        live = self._kernel.read(address, size)
+                        if live in self._arch.label_nops:
+                            nops[size] = live
+                if len(nops) == len(wanted):
+                    return nops
+        return nops
+
+    def _nop(self, size: int) -> bytes:
+        return self._nops.get(size, b"")

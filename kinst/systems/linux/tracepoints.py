@@ -1,0 +1,229 @@
+"""Linux's tracepoints: their subsystems, sites and arguments.
+
+trace_NAME() is an inline function.  At its place is a nop of the static key in struct tracepoint;
+while the key is on, a jump leads to code out of the way that calls the tracepoint's functions with
+its arguments.  In kernels without static calls that is a call of __traceiter_NAME(data, ...), which
+goes through the list of functions, empty or not: kinst plants its entry.  In kernels with static
+calls the code first loads the list, skips everything if it is null, and otherwise passes the
+arguments to __traceiter_NAME() or to the only function of the list: kinst plants that load, and the
+instructions from there to the call tell where the arguments are (Isa.guarded_call()).  The table of
+static calls names every such call.
+
+kinst turns the key on by itself (static_keys.py), so the list is not its concern: an empty list
+is what the kernel meets whenever a tracer comes or goes.
+
+Source: include/linux/tracepoint.h and kernel/tracepoint.c of Linux 5.10 to 7.3.
+
+Tested by tests/systems/linux/test_tracepoints.py and tests/vm/test_tracepoints.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import KinstError
+from kinst.core.isa import Isa
+from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK, ARGUMENTS
+from kinst.core.probe import Argument, Function
+from kinst.core.system import Tracepoint, TracepointSite
+from kinst.core.words import COLD, MASK
+from kinst.image.btf import KIND_FUNC, KIND_FUNC_PROTO, Btf
+from kinst.image.relocations import pointers
+from kinst.systems.linux.memory import LinuxMemory
+from kinst.systems.linux.modules import LinuxModules
+from kinst.systems.linux.static_keys import StaticKeys
+from kinst.systems.linux.tables import KernelTables
+
+U64 = npt.NDArray[np.uint64]
+
+_POINT = "__tracepoint_"
+_CALLED = "__traceiter_"
+# The key of its static call, and the trampoline, which only kernels with static calls have.
+_STATIC_CALL_KEY, _STATIC_CALL = "__SCK__tp_func_", "__SCT__tp_func_"
+_CALL_FLAGS = 3  # lowest bits of the key in a struct static_call_site
+_TOGETHER = 1 << 16  # bytes between structures that are read at once
+_WORD = 8
+
+
+class LinuxTracepoints:
+    """The tracepoints of the kernel proper."""
+
+    def __init__(
+        self,
+        kernel: LinuxMemory,
+        btf: Btf,
+        tables: KernelTables,
+        modules: LinuxModules,
+        keys: StaticKeys,
+        isa: Isa,
+        lookup: Callable[[str], Sequence[Function]],
+        function_at: Callable[[int], Function | None],
+    ) -> None:
+        self._kernel = kernel
+        self._btf = btf
+        self._tables = tables
+        self._modules = modules
+        self._keys = keys
+        self._isa = isa
+        self._lookup = lookup
+        self._function_at = function_at
+
+    @cached_property
+    def _addresses(self) -> dict[str, int]:
+        """The running address of each struct tracepoint, by name."""
+        symbols, slide = self._kernel.elf.symbols, self._kernel.slide
+        every = np.arange(len(symbols))
+        at = every[symbols.begin_with(every, (_POINT,))]
+        found = zip(symbols.names_of(at), symbols.address[at].tolist(), strict=True)
+        named = {name.removeprefix(_POINT): address + slide & MASK for name, address in found}
+        return {name: at for name, at in named.items() if self._kernel.has(_CALLED + name)}
+
+    @cached_property
+    def all(self) -> tuple[Tracepoint, ...]:
+        """All tracepoints, by subsystem and name."""
+        if not (self._btf.has("tracepoint", "funcs") and self._keys.known):
+            return ()
+        systems = self._systems
+        found = [Tracepoint(systems.get(at, ""), name) for name, at in self._addresses.items()]
+        return tuple(sorted(found, key=lambda one: (one.subsystem, one.name)))
+
+    @cached_property
+    def _systems(self) -> dict[int, str]:
+        """The name of the subsystem, by the address of a struct tracepoint, for those that are
+        events (struct trace_event_call)."""
+        kernel, btf, elf = self._kernel, self._btf, self._kernel.elf
+        low, high = elf.address("__start_ftrace_events"), elf.address("__stop_ftrace_events")
+        if low is None or high is None or not btf.has("trace_event_call", "tp"):
+            return {}
+        slide = np.uint64(kernel.slide & MASK)
+        events = pointers(elf, low, elf.read(low, high - low)) + slide
+        classes = self._words(events, btf.offset("trace_event_call", "class"))
+        points = self._words(events, btf.offset("trace_event_call", "tp"))
+        known = [k for k, at in enumerate(points.tolist()) if at in self._places]
+        of = np.unique(classes[known])
+        systems = self._words(of, btf.offset("trace_event_class", "system")).tolist()
+        texts = {at: kernel.text(at, 64) for at in set(systems)}
+        by_class = {at: texts[s] for at, s in zip(of.tolist(), systems, strict=True)}
+        return {int(points[k]): by_class[int(classes[k])] for k in known}
+
+    @cached_property
+    def _places(self) -> frozenset[int]:
+        return frozenset(self._addresses.values())
+
+    def _words(self, structures: U64, offset: int) -> U64:
+        """Return the word at an offset in each structure; near ones are read at once."""
+        words = np.zeros(len(structures), np.uint64)
+        order = np.argsort(structures)
+        there = structures[order]
+        far = np.flatnonzero(np.diff(there) > _TOGETHER) + 1
+        for some in np.split(order, far) if len(order) else ():
+            at = structures[some]
+            first = int(at[0])
+            raw = self._kernel.read(first + offset, int(at[-1]) - first + _WORD)
+            for k, place in zip(some.tolist(), (at - at[0]).tolist(), strict=True):
+                words[k] = int.from_bytes(raw[place : place + _WORD], "little")
+        return words
+
+    def sites(self, name: str) -> list[TracepointSite]:
+        """Return all sites of a tracepoint.  Raises KinstError with the reason why it cannot be
+        traced."""
+        at = self._addresses[name]
+        if why := self._needs(at):
+            raise KinstError(f"the tracepoint {name} {why}")
+        key = at + self._btf.offset("tracepoint", "key")
+        if not self._keys.sites(key):
+            raise KinstError(f"the tracepoint {name} is nowhere in this kernel's code")
+        static = self._kernel.elf.address(_STATIC_CALL_KEY + name)
+        if static is None or not self._kernel.has(_STATIC_CALL + name):
+            return [self._at_call(name, key)]
+        guard, count = at + self._btf.offset("tracepoint", "funcs"), self._count(name)
+        calls = [call for call in self._calls(static) if not self._is_freed(call)]
+        return [self._before(name, call, guard, count, key) for call in calls]
+
+    def _needs(self, at: int) -> str:
+        """Return which function must run before a tracepoint fires, or ""."""
+        btf, kernel = self._btf, self._kernel
+        if btf.has("tracepoint", "regfunc"):
+            function = kernel.number(at + btf.offset("tracepoint", "regfunc"))
+        elif not btf.has("tracepoint", "ext"):
+            return "may need a function of the kernel first, and kinst cannot tell"
+        else:  # since Linux 6.14
+            more = kernel.number(at + btf.offset("tracepoint", "ext"))
+            offset = btf.offset("tracepoint_ext", "regfunc")
+            function = kernel.number(more + offset) if more else 0
+        if not function:
+            return ""
+        called = self._function_at(function)
+        own = f"{called.name}()" if called else "a function of its own"
+        return f"fires only after the kernel has run {own}"
+
+    def _at_call(self, name: str, key: int) -> TracepointSite:
+        """Return the site of a tracepoint whose arguments always reach __traceiter_NAME()."""
+        functions = self._lookup(_CALLED + name)
+        if len(functions) != 1:
+            raise KinstError(f"the tracepoint {name} calls a function that kinst cannot find")
+        registers = [Argument(ARGUMENT_SLOT, slot) for slot in self._isa.argument_slots[1:]]
+        others = (
+            Argument(ARGUMENT_STACK, self._isa.stack_arguments + _WORD * k)
+            for k in range(ARGUMENTS - len(registers))
+        )
+        function = functions[0]
+        return TracepointSite(function, b"", function.address, (*registers, *others), key)
+
+    @cached_property
+    def _static_calls(self) -> tuple[U64, U64]:
+        """The address and the key (both as they run) of each static call."""
+        slide = np.uint64(self._kernel.slide & MASK)
+        code, keys = self._tables.static_call_keys
+        parts = [(code + slide, keys + slide)]
+        for start, raw in (module.call_table for module in self._modules.all):
+            words = np.frombuffer(raw, "<i4").astype(np.int64)
+            words += np.arange(len(words), dtype=np.int64) * 4
+            pairs = (words.astype(np.uint64) + np.uint64(start)).reshape(-1, 2)
+            parts.append((pairs[:, 0], pairs[:, 1] & ~np.uint64(_CALL_FLAGS)))
+        return np.concatenate([c for c, _ in parts]), np.concatenate([k for _, k in parts])
+
+    def _calls(self, static: int) -> list[int]:
+        """Return the addresses of the static calls with a key, given as linked."""
+        code, keys = self._static_calls
+        found: list[int] = code[keys == np.uint64(static + self._kernel.slide & MASK)].tolist()
+        return found
+
+    def _is_freed(self, address: int) -> bool:
+        linked = address - self._kernel.slide & MASK
+        return any(r.name == "init" and r.start <= linked < r.end for r in self._tables.regions)
+
+    def _before(self, name: str, call: int, guard: int, count: int, key: int) -> TracepointSite:
+        function = self._function_at(call)
+        if function is not None:
+            parts = self._parts(function)
+            pieces = [(part.address, self._kernel.read(part.address, part.size)) for part in parts]
+            found = self._isa.guarded_call(pieces, call, guard, count)
+            if found is not None:
+                address, code, arguments = found
+                return TracepointSite(function, code, address, tuple(arguments[1:]), key)
+        where = f"{function.name}+{call - function.address}" if function else f"{call:#x}"
+        raise KinstError(
+            f"the tracepoint {name} is called at {where} in a way that kinst does not know"
+        )
+
+    def _parts(self, function: Function) -> Iterator[Function]:
+        """Yield a function, and those that may be its other parts."""
+        yield function
+        stem = function.name.partition(COLD)[0]
+        for other in (*self._lookup(stem), *self._lookup(stem + COLD)):
+            if other.address != function.address:
+                yield other
+
+    def _count(self, name: str) -> int:
+        """Return how many arguments __traceiter_NAME() has, or as many as D has, and one."""
+        btf = self._btf
+        for function in btf.named(btf.string_offsets(_CALLED + name), [KIND_FUNC]):
+            info, _, _, _ = btf.record(btf.record(function)[2])
+            if info >> 24 & 31 == KIND_FUNC_PROTO:
+                return min(info & 0xFFFF, 1 + ARGUMENTS)
+        return len(self._isa.argument_slots)

@@ -1,0 +1,188 @@
+"""sdt probes against the guest's own events: the same firings, in the same order, with the same
+values, while the guest turns the same tracepoints on and off.
+
+A thread that starts after the guest's events are on, and ends before they are off, has all of its
+firings in the guest's buffer and in kinst's.  These are compared thread by thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import kinst as library
+from tests.tiers import of_kernels
+from tests.vm.command import guest_script, kinst, warnings
+
+pytestmark = [pytest.mark.vm, pytest.mark.slow]
+
+# By event: the values that kinst prints, in D, and the names of the event's fields with them.  What
+# is the current thread's own is in no list: lines begin with it.
+EVENTS = {
+    "sched:sched_switch": ("args[1]->pid, args[2]->pid", "prev_pid next_pid"),
+    "sched:sched_wakeup": ("args[0]->pid", "pid"),
+    "sched:sched_waking": ("args[0]->pid", "pid"),
+    "sched:sched_process_fork": ("args[0]->pid, args[1]->pid", "pid child_pid"),
+    "sched:sched_process_exec": ("args[0]->pid, args[1]", "pid old_pid"),
+    "sched:sched_process_exit": ("args[0]->pid", "pid"),
+    "signal:signal_generate": ("args[0], args[2]->pid, args[3], args[4]", "sig pid grp res"),
+    "signal:signal_deliver": ("args[0]", "sig"),
+    "irq:softirq_entry": ("args[0]", "vec"),
+    "irq:softirq_raise": ("args[0]", "vec"),
+    "kmem:kfree": ("(uint64_t)args[0]", ""),
+    "timer:timer_init": ("(uint64_t)args[0]", ""),
+    "timer:hrtimer_cancel": ("(uint64_t)args[0]", ""),
+    "task:task_newtask": ("args[0]->pid", "pid"),
+    "writeback:writeback_mark_inode_dirty": ("args[0]->i_ino", "ino"),
+}
+ROUNDS = 4
+# Programs that fork, execute, wait, write, sleep and kill.
+WORK = """
+echo some > /tmp/some; cat /tmp/some > /tmp/other; rm /tmp/other
+sleep 0.01 & usleep 2000; kill $! 2>/dev/null
+wait
+for n in 1 2 3; do ls / > /dev/null; done
+"""
+
+
+def script(events: list[str]) -> str:
+    """Return the guest's script: work without its events and with them, and its buffer."""
+    switch = "\n".join(f"echo $1 > events/{one.replace(':', '/')}/enable" for one in events)
+    return f"""
+mount -t tracefs none /sys/kernel/tracing 2>/dev/null
+dmesg -c > /dev/null
+cd /sys/kernel/tracing
+echo 0 > tracing_on; echo > trace; echo 4096 > buffer_size_kb
+echo 0 > options/irq-info; echo 0 > options/record-cmd
+turn() {{
+{switch}
+}}
+work
+for n in $(seq {ROUNDS}); do
+    turn 1; echo 1 > tracing_on
+    work
+    echo 0 > tracing_on; turn 0
+    work
+done
+echo ROUNDS OVER
+cat per_cpu/cpu*/stats | grep overrun
+cat trace
+dmesg -r | tail -100
+"""
+
+
+def program(events: list[str]) -> str:
+    clauses = []
+    for event in events:
+        subsystem, name = event.split(":")
+        values, _ = EVENTS[event]
+        form = " ".join("%d" for _ in values.split(",")) if "uint64" not in values else "%x"
+        clauses.append(
+            f'sdt:{subsystem}::{name} {{ printf("+ %d {name} {form}\\n", tid, {values}); }}'
+        )
+    return "\n".join(clauses)
+
+
+Firings = Mapping[int, list[tuple[str, ...]]]
+
+
+def of_kinst(out: str) -> Firings:
+    found: dict[int, list[tuple[str, ...]]] = {}
+    for line in re.findall(r"^\+ (.+)$", out, re.M):
+        thread, *words = line.split()
+        found.setdefault(int(thread), []).append(tuple(words))
+    return found
+
+
+def of_guest(trace: str, events: list[str]) -> Firings:
+    """Return the firings in the guest's buffer, with the fields that kinst prints."""
+    fields = {event.split(":")[1]: EVENTS[event][1].split() for event in events}
+    found: dict[int, list[tuple[str, ...]]] = {}
+    for thread, name, text in re.findall(r"^ *.+?-(\d+) +\[\d+\].*?: (\w+): (.*)$", trace, re.M):
+        if name not in fields:
+            continue
+        values = dict(re.findall(r"(\w+)=(\S+)", text))
+        if fields[name]:
+            own = tuple(values[field] for field in fields[name])
+        else:
+            own = (re.search(r"=(?:0x)?([0-9a-f]{8,})", text)[1].lstrip("0"),)  # type: ignore[index]
+        found.setdefault(int(thread), []).append((name, *own))
+    return found
+
+
+def whole_threads(trace: Firings) -> list[int]:
+    """Return the threads that the buffer has from their first firing to their end."""
+    born = {int(values[2]) for some in trace.values() for values in some
+            if values[0] == "sched_process_fork"}  # fmt: skip
+    return [t for t, some in trace.items() if t in born and ("sched_process_exit", str(t)) in some]
+
+
+def compared(out: str, guest: str, events: list[str]) -> Counter[str]:
+    """Compare the firings of the threads that both have whole; return how many of each event."""
+    mine, theirs = of_kinst(out), of_guest(guest, events)
+    threads = whole_threads(theirs)
+    assert len(threads) >= 2 * ROUNDS, guest[-3000:]
+    counts: Counter[str] = Counter()
+    for thread in threads:
+        assert mine[thread] == theirs[thread], thread
+        counts.update(name for name, *_ in theirs[thread])
+    return counts
+
+
+@pytest.mark.parametrize("isa", of_kernels(["amd64", "arm64", "riscv64"]))
+def test_firings_are_the_guests_own(isa: str, tmp_path: Path) -> None:
+    events = list(EVENTS)
+    scripts = [
+        guest_script(tmp_path, "rounds", script(events)), guest_script(tmp_path, "work", WORK),
+    ]  # fmt: skip
+    options = ("--cpus", "1", "-q", "-x", "bufsize=16m")
+    done = kinst(
+        f"--vm={isa}", *options, "-n", program(events), "-c", "rounds", copy=scripts
+    ).good()
+    assert "overrun: 0" in done.guest and not re.search(r"overrun: [1-9]", done.guest)
+    counts = compared(done.out, done.guest, events)
+    assert len(counts) >= 10, counts
+    assert "kernel text is as before" in done.err and "drop" not in done.err, done.err
+    assert not warnings(done.guest), done.guest[-3000:]
+    # Firings while the guest had its events off, between and before its rounds.
+    every = Counter(name for some in of_kinst(done.out).values() for name, *_ in some)
+    assert every["sched_process_exec"] >= 2 * counts["sched_process_exec"] > 0
+
+
+def test_the_guests_own_events_are_as_before_after_a_trace(tmp_path: Path) -> None:
+    """A second trace has no sdt probe; its guest turns on what the first one used."""
+    events = ["sched:sched_switch", "sched:sched_process_exec"]
+    again = script(events)
+    with library.boot(cpus=1, copies=[
+        guest_script(tmp_path, "rounds", again), guest_script(tmp_path, "work", WORK),
+    ]) as machine:  # fmt: skip
+        for text in (program(events), "BEGIN { }", program(events), "BEGIN { }"):
+            done = machine.run(text, command="rounds", options={"quiet": True})
+            guest = done.output.decode()
+            theirs = of_guest(guest, events)
+            execs = sum(one[0] == "sched_process_exec" for some in theirs.values() for one in some)
+            assert execs == ROUNDS * 10, execs
+            assert not warnings(guest)
+
+
+def test_the_list_has_the_kernels_events(tmp_path: Path) -> None:
+    """Subsystems and names are those of the running kernel's own list."""
+    listed = kinst("-l", "-n", "sdt:::").good().out
+    mine = {(m[1], m[2]) for m in re.finditer(r"^ *\d+ +sdt +(\S+) +(\S+)$", listed, re.M)}
+    command = "mount -t tracefs n /sys/kernel/tracing; cat /sys/kernel/tracing/available_events"
+    guest = kinst("-q", "-n", "BEGIN { }", "-c", command).good().guest
+    events = {
+        tuple(line.split(":")) for line in guest.splitlines() if re.fullmatch(r"\w+:\w+", line)
+    }
+    events = {one for one in events if one[0] not in ("syscalls", "ftrace")}
+    assert len(events) > 600 and len(mine & events) > 600
+    assert not {name for _, name in mine - events} & {name for _, name in events}
+
+
+def test_what_fires_only_after_a_function_is_refused() -> None:
+    done = kinst("-n", "sdt:raw_syscalls::sys_enter { @ = count(); }", "-c", "true")
+    assert done.status == 1 and "fires only after the kernel has run syscall_regfunc()" in done.err
