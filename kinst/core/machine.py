@@ -406,6 +406,11 @@ class Planting(Protocol):
         of that code. The machine must be stopped."""
         raise TargetError(*self.cannot_plant)
 
+    def write_switches(self, writes: Sequence[tuple[int, bytes]]) -> None:
+        """Write (address, bytes) as write_text() does. If kinst is killed, they may stay: what they
+        change is right for the system either way."""
+        self.write_text(writes)
+
     def map_scratch(
         self,
         size: int,

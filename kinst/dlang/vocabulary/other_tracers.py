@@ -87,7 +87,7 @@ _SUBSYSTEMS = """
 alarmtimer block bpf_trace cgroup clk compaction cpuhp devlink dma_fence ext4 exceptions fib
 filelock filemap fs_dax gpio i2c io_uring iomap iommu irq irq_vectors jbd2 kmem kvm libata mce
 migrate mmap mmap_lock module mptcp msr napi neigh net netlink nmi oom page_isolation page_pool
-percpu power printk qdisc random ras raw_syscalls rcu regmap regulator rpm rseq rtc sched scsi
+percpu power qdisc random ras raw_syscalls rcu regmap regulator rpm rseq rtc sched scsi
 signal skb sock spi sunrpc swiotlb task tcp thermal timer tlb udp vmscan workqueue writeback xdp
 xfs
 """

@@ -61,7 +61,7 @@ class AttachedVm(StubTarget):
     searched.
     """
 
-    abilities = Abilities(writes_code=True, reads_running=True)
+    abilities = Abilities(writes_code=True, reads_running=True, switches=True)
     cannot_run_commands = (
         "kinst runs no commands in a machine that it did not start",
         "leave out -c",
@@ -235,6 +235,13 @@ class AttachedVm(StubTarget):
         self._rsp.write_memory(self.memory.physical_writes(writes))
         self._journal.written()
         self._guardian.tell("written")
+
+    def write_switches(self, writes: Sequence[tuple[int, bytes]]) -> None:
+        """Write without the guardian and the journal, which do not know what the system has turned
+        on meanwhile."""
+        if self._stub.running:
+            raise TargetError("the machine must be stopped before its text can be written")
+        self._rsp.write_memory(self.memory.physical_writes(writes))
 
     def map_scratch(
         self,

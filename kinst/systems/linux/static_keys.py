@@ -34,6 +34,7 @@ from kinst.image.btf import Btf
 from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.modules import LinuxModules
+from kinst.systems.linux.tables import KernelTables
 
 ENTRY = 16  # bytes of a struct jump_entry
 _KEY = 8  # offset in it of the distance to the key, in whose lowest bits are these flags:
@@ -51,23 +52,27 @@ class KeySite:
         address: where its nop or jump is.
         size: bytes of that.
         target: where the jump leads.
-        flags: the lowest bits of the entry's key.
     """
 
     entry: int
     address: int
     size: int
     target: int
-    flags: int
 
 
 class StaticKeys:
     """The static keys of a running kernel and of its modules."""
 
     def __init__(
-        self, kernel: LinuxMemory, btf: Btf, arch: IsaFacts, modules: LinuxModules
+        self,
+        kernel: LinuxMemory,
+        btf: Btf,
+        arch: IsaFacts,
+        tables: KernelTables,
+        modules: LinuxModules,
     ) -> None:
         self._kernel = kernel
+        self._file = tables
         self._btf = btf
         self._arch = arch
         self._modules = modules
@@ -97,17 +102,26 @@ class StaticKeys:
         return keys
 
     def sites(self, key: int) -> list[KeySite]:
-        """Return the sites of the key at this address, except those in code of boot."""
+        """Return the sites of the key at this address, except those in code of boot.
+
+        The bit of an entry does not tell: an attached machine keeps it if kinst is killed."""
         sites = []
         for (start, rows), keys in zip(self._tables, self._keys, strict=True):
             for k in np.flatnonzero(keys == np.uint64(key)).tolist():
-                at, flags = start + k * ENTRY, int(rows["key"][k]) & (_BRANCH | _INIT)
-                if not flags & _INIT:
-                    address = at + int(rows["code"][k]) & MASK
+                at = start + k * ENTRY
+                address = at + int(rows["code"][k]) & MASK
+                if self._is_there(address):
                     target = at + 4 + int(rows["target"][k]) & MASK
-                    size = self._size(address, target)
-                    sites.append(KeySite(at, address, size, target, flags))
+                    sites.append(KeySite(at, address, self._size(address, target), target))
         return sites
+
+    def _is_there(self, address: int) -> bool:
+        """Return whether code of the kernel or of a module is neither code of boot nor gone."""
+        linked = address - self._kernel.slide & MASK
+        low, high = self._kernel.symbol("_text"), self._kernel.symbol("_end")
+        if low <= address < high:
+            return not self._file.is_boot_code(linked)
+        return self._modules.at(address) is not None
 
     def _size(self, address: int, target: int) -> int:
         """Return the bytes of a site, whose live bytes are a nop or the jump.  Raises KinstError
@@ -147,29 +161,23 @@ class StaticKeys:
         for site in sites:
             jump = self._jump(site.address, site.target, site.size)
             live = self._kernel.read(site.address, site.size)
-            as_counted = live == jump or (not used and live in self._arch.label_nops)
-            if not jump or not as_counted or site.flags & _BRANCH:
+            flags = self._kernel.number(site.entry + _KEY, 1)
+            known = live == jump if used or flags & _INIT else live in self._arch.label_nops
+            if not jump or not known or flags & _BRANCH:
                 raise KinstError(CHANGED, "run kinst again")
-            yield self._flagged(site, _INIT)
-            if not used:
+            yield site.entry + _KEY, bytes([flags | _INIT])
+            if live != jump:
                 yield site.address, jump
 
     def _turn_off(self, key: int) -> Iterator[tuple[int, bytes]]:
         used = bool(self._users(key))
         for site in self._on.get(key, ()):
-            if not self._still_on(site):
-                continue
-            if not used:
-                nop = self._nop(site.size)
-                if not nop:
-                    continue
-                yield site.address, nop
-            yield self._flagged(site, 0)
-
-    def _flagged(self, site: KeySite, flags: int) -> tuple[int, bytes]:
-        """Return the write of an entry's lowest byte with other flags."""
-        low = self._kernel.number(site.entry + _KEY, 1)
-        return site.entry + _KEY, bytes([low & ~(_BRANCH | _INIT) | site.flags & _BRANCH | flags])
+            nop = self._nops.get(site.size, b"")
+            if self._still_on(site) and (used or nop):
+                if not used:
+                    yield site.address, nop
+                flags = self._kernel.number(site.entry + _KEY, 1)
+                yield site.entry + _KEY, bytes([flags & ~_INIT])
 
     def _still_on(self, site: KeySite) -> bool:
         """Return whether a site is as kinst left it.  If its module is gone, it is not."""
@@ -196,6 +204,3 @@ class StaticKeys:
                 if len(nops) == len(wanted):
                     return nops
         return nops
-
-    def _nop(self, size: int) -> bytes:
-        return self._nops.get(size, b"")

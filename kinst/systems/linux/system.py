@@ -101,7 +101,7 @@ class Linux:
         )
         self.frames = Frames(kernel, image, self._modules, arch)
         self._module_rules = ModuleRules(kernel, self._modules, self.ftrace)
-        keys = StaticKeys(kernel, btf, arch, self._modules)
+        keys = StaticKeys(kernel, btf, arch, self._tables, self._modules)
         self._keys = keys
         self._tracepoints = LinuxTracepoints(
             kernel, btf, self._tables, self._modules, keys, isa, self.lookup, self.function_at

@@ -426,3 +426,7 @@ class KernelTables:
             if low is not None and high is not None and low < high:
                 regions.append(Region(name, low, high))
         return tuple(regions)
+
+    def is_boot_code(self, address: int) -> bool:
+        """Return whether this is in code that the kernel frees at the end of its boot."""
+        return any(r.name == "init" and r.start <= address < r.end for r in self.regions)

@@ -141,7 +141,7 @@ class LinuxTracepoints:
         if static is None or not self._kernel.has(_STATIC_CALL + name):
             return [self._at_call(name, key)]
         guard, count = at + self._btf.offset("tracepoint", "funcs"), self._count(name)
-        calls = [call for call in self._calls(static) if not self._is_freed(call)]
+        calls = [call for call in self._calls(static) if not self._is_boot_code(call)]
         return [self._before(name, call, guard, count, key) for call in calls]
 
     def _needs(self, at: int) -> str:
@@ -193,9 +193,8 @@ class LinuxTracepoints:
         found: list[int] = code[keys == np.uint64(static + self._kernel.slide & MASK)].tolist()
         return found
 
-    def _is_freed(self, address: int) -> bool:
-        linked = address - self._kernel.slide & MASK
-        return any(r.name == "init" and r.start <= linked < r.end for r in self._tables.regions)
+    def _is_boot_code(self, address: int) -> bool:
+        return self._tables.is_boot_code(address - self._kernel.slide & MASK)
 
     def _before(self, name: str, call: int, guard: int, count: int, key: int) -> TracepointSite:
         function = self._function_at(call)

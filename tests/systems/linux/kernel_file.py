@@ -65,8 +65,8 @@ class KernelFile:
         self.btf: Btf = btf
         self.tables = KernelTables(self.elf, self.arch.label_size)
         self.functions = FunctionTable(self.elf, 0, MODULE, PADDING)
-        modules: Any = SimpleNamespace(all=())
-        self.keys = StaticKeys(self.kernel, btf, self.arch, modules)
+        modules: Any = SimpleNamespace(all=(), at=lambda address: None)
+        self.keys = StaticKeys(self.kernel, btf, self.arch, self.tables, modules)
         self.tracepoints = LinuxTracepoints(
             self.kernel, btf, self.tables, modules, self.keys, self.isa,
             self.functions.lookup, self.functions.at,

@@ -131,3 +131,17 @@ def test_a_site_whose_module_is_gone_is_left_alone(file: KernelFile) -> None:
 
 def test_no_key_means_no_write(file: KernelFile) -> None:
     assert file.keys.switched((), on=True) == []
+
+
+def test_what_a_killed_kinst_has_left_is_undone_by_the_next(file: KernelFile) -> None:
+    before = dict(file.memory.written)
+    left = switch(file, "sched_switch", on=True)
+    later = KernelFile("amd64", file.elf.path)
+    later.memory.written = file.memory.written
+    assert [at for at, _ in switch(later, "sched_switch", on=True)] == [
+        at for at, _ in left if at in before
+    ]
+    switch(later, "sched_switch", on=False)
+    assert {at: later.memory.written[at] for at in before} == before
+    sites = later.keys.sites(key_of(later, "sched_switch"))
+    assert all(later.memory.read(s.address, s.size) in later.arch.label_nops for s in sites)
