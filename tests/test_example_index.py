@@ -14,6 +14,7 @@ from kinst.image.type_files import FileTypes, ImagePaths
 from kinst.isa import load
 from kinst.kernels import fetch
 from kinst.session.compile import compile_request
+from kinst.systems.linux.dialect import dialect
 from tools.example_index import EXAMPLES, Script, index, read_script, scripts
 
 SCRIPTS = scripts()
@@ -51,4 +52,5 @@ def test_compiles_as_its_first_lines_say(script: Script, monkeypatch: pytest.Mon
     kernel = fetch.prepared("amd64")
     assert kernel is not None, "run `make setup`"
     places = ImagePaths(lambda: kernel.debug, dict, DebugFiles(cache_folder()))
-    assert compile_request(request, load("amd64"), TARGET_PID, FileTypes(places)).program.clauses
+    types = FileTypes(places, lambda: dialect().tracepoint_prototypes)
+    assert compile_request(request, load("amd64"), TARGET_PID, types).program.clauses

@@ -36,9 +36,9 @@ THEMES = {
         forks execs exits lifetimes ancestors task_translator signals kill_calls current_task
         copy_on_write""",
     "Scheduling and time": """
-        context_switches off_cpu wakeups cpu_time sleepers migrations lock_waits work_items
-        profile_programs profile_cpus timer_interrupts interrupted_programs soft_interrupts
-        variable_of_the_kernel time_of_day""",
+        context_switches next_programs off_cpu wakeups cpu_time sleepers migrations lock_waits
+        work_items profile_programs profile_cpus timer_interrupts interrupted_programs
+        soft_interrupts variable_of_the_kernel time_of_day""",
     "Memory": """
         page_faults page_faults_writing page_fault_order kmalloc_sizes kmalloc_callers caches
         depth_of_stacks mappings unmappings""",
