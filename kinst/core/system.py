@@ -145,8 +145,8 @@ class UserMemory:
         read: address of a C function (dst, user src, size) that returns 0 or an error; a bad
             address never causes an oops.
         write: address of such a function (user dst, src, size), or 0.
-        mm: how to find the structure of the process's address space (mm_struct); its address is 0
-            for a kernel thread. None if `read` and `write` check by themselves that there is an
+        mm: how to find the structure of the process's address space; its address is 0 for a
+            kernel thread. None if `read` and `write` check by themselves that there is an
             address space.
         arg_start: offset in that structure of the start address of the process's arguments; 0 if
             not known.
@@ -185,8 +185,8 @@ class UserState:
         next_at: offset from a frame pointer of the caller's frame pointer.
         return_at: offset from a frame pointer of the return address.
         address_mask: mask of the bits of a return address that are part of the address.
-        code_start: offset in mm_struct of the address at which the program's code was loaded.
-        program: offsets that lead from mm_struct to the text of the program's file name.
+        code_start: offset in that structure (UserMemory.mm) of the address at which the program's code was loaded.
+        program: offsets that lead from the structure to the text of the program's file name.
     """
 
     stack: int
@@ -568,7 +568,7 @@ class SiteRules(Protocol):
 
 
 class Claims(Protocol):
-    """Agreement with the kernel's own tracer (ftrace) about which instructions it leaves alone."""
+    """Agreement with the kernel's own tracer about which instructions it leaves alone."""
 
     def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
         """Return data writes (address, bytes) that keep the kernel's own tracer from rewriting
