@@ -185,8 +185,9 @@ class UserState:
         next_at: offset from a frame pointer of the caller's frame pointer.
         return_at: offset from a frame pointer of the return address.
         address_mask: mask of the bits of a return address that are part of the address.
-        code_start: offset in that structure (UserMemory.mm) of the address at which the program's code was loaded.
-        program: offsets that lead from the structure to the text of the program's file name.
+        code_start: offset in the address space's structure (UserMemory.mm) of the address at which
+            the program's code was loaded.
+        program: offsets that lead from that structure to the text of the program's file name.
     """
 
     stack: int
