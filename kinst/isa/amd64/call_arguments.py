@@ -215,7 +215,7 @@ class _Run:
         if first is not None and second is not None:
             self._compared = first, second, size
 
-    def _condition(self, code: int) -> str:
+    def _condition(self, code: ConditionCode) -> str:
         """Return a D expression that is 1 if a condition holds, otherwise 0; "" if unknown."""
         if self._compared is None or code not in _CONDITIONS:
             return ""
@@ -297,7 +297,7 @@ class _Run:
             return self._load(self._address(one), size)
         return _low(_Sum("", _signed(one.immediate(index))), size)
 
-    def _register(self, register: int) -> _Known:
+    def _register(self, register: Register) -> _Known:
         full, size = RegisterExt.full_register(register), RegisterExt.size(register)
         if full not in self._registers or register in _HIGH_BYTES:
             return None
