@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from iced_x86 import (
     ConditionCode,
@@ -215,7 +216,7 @@ class _Run:
         if first is not None and second is not None:
             self._compared = first, second, size
 
-    def _condition(self, code: ConditionCode) -> str:
+    def _condition(self, code: Any) -> str:
         """Return a D expression that is 1 if a condition holds, otherwise 0; "" if unknown."""
         if self._compared is None or code not in _CONDITIONS:
             return ""
@@ -297,7 +298,7 @@ class _Run:
             return self._load(self._address(one), size)
         return _low(_Sum("", _signed(one.immediate(index))), size)
 
-    def _register(self, register: Register) -> _Known:
+    def _register(self, register: Any) -> _Known:
         full, size = RegisterExt.full_register(register), RegisterExt.size(register)
         if full not in self._registers or register in _HIGH_BYTES:
             return None
