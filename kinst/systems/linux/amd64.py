@@ -1,4 +1,7 @@
-"""Facts about Linux on amd64 (arch/x86)."""
+"""Facts about Linux on amd64 (arch/x86).
+
+Tested by tests/systems/linux/test_static_keys.py, test_system.py and tests/vm.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Facts about Linux on arm64 (arch/arm64)."""
+"""Facts about Linux on arm64 (arch/arm64).
+
+Tested by tests/systems/linux/test_static_keys.py, test_system.py and tests/vm.
+"""
 
 from __future__ import annotations
 

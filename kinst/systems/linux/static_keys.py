@@ -15,7 +15,7 @@ for, and the bit is cleared.
 A change of a key holds jump_label_mutex from before the count changes until all sites are written.
 While that is free in a stopped machine, no change is half done.
 
-Tested by tests/systems/linux/test_static_keys.py and tests/vm/test_tracepoints.py.
+Tested by tests/systems/linux/test_static_keys.py and tests/vm/counts/test_tracepoints.py.
 """
 
 from __future__ import annotations

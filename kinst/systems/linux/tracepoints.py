@@ -14,7 +14,7 @@ is what the kernel meets whenever a tracer comes or goes.
 
 Source: include/linux/tracepoint.h and kernel/tracepoint.c of Linux 5.10 to 7.3.
 
-Tested by tests/systems/linux/test_tracepoints.py and tests/vm/test_tracepoints.py.
+Tested by tests/systems/linux/test_tracepoints.py and tests/vm/counts/test_tracepoints.py.
 """
 
 from __future__ import annotations

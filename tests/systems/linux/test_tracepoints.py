@@ -1,6 +1,6 @@
 """Tracepoints of a kernel's file, against nm and a disassembler.
 
-tests/vm/test_tracepoints.py has what the running kernel says of them.
+tests/vm/counts/test_tracepoints.py has what the running kernel says of them.
 """
 
 from __future__ import annotations

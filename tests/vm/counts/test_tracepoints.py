@@ -33,9 +33,9 @@ EVENTS = {
     "signal:signal_deliver": ("args[0]", "sig"),
     "irq:softirq_entry": ("args[0]", "vec"),
     "irq:softirq_raise": ("args[0]", "vec"),
-    "kmem:kfree": ("(uint64_t)args[0]", ""),
-    "timer:timer_init": ("(uint64_t)args[0]", ""),
-    "timer:hrtimer_cancel": ("(uint64_t)args[0]", ""),
+    "kmem:kmalloc": ("args[2], args[3]", "bytes_req bytes_alloc"),
+    "kmem:mm_page_alloc": ("args[1], args[3]", "order migratetype"),
+    "timer:timer_start": ("args[0]->expires", "expires"),
     "task:task_newtask": ("args[0]->pid", "pid"),
     "writeback:writeback_mark_inode_dirty": ("args[0]->i_ino", "ino"),
 }
@@ -80,7 +80,7 @@ def program(events: list[str]) -> str:
     for event in events:
         subsystem, name = event.split(":")
         values, _ = EVENTS[event]
-        form = " ".join("%d" for _ in values.split(",")) if "uint64" not in values else "%x"
+        form = " ".join("%d" for _ in values.split(","))
         clauses.append(
             f'sdt:{subsystem}::{name} {{ printf("+ %d {name} {form}\\n", tid, {values}); }}'
         )
@@ -106,10 +106,7 @@ def of_guest(trace: str, events: list[str]) -> Firings:
         if name not in fields:
             continue
         values = dict(re.findall(r"(\w+)=(\S+)", text))
-        if fields[name]:
-            own = tuple(values[field] for field in fields[name])
-        else:
-            own = (re.search(r"=(?:0x)?([0-9a-f]{8,})", text)[1].lstrip("0"),)  # type: ignore[index]
+        own = tuple(values[field] for field in fields[name])
         found.setdefault(int(thread), []).append((name, *own))
     return found
 
