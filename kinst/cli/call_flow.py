@@ -177,7 +177,9 @@ def _root(machine: Machine, pattern: str) -> FunctionKey:
     machine.functions(pattern)  # says what is wrong with it
     found = _functions(machine, pattern)
     if len(found) != 1:
-        raise KinstError(f"{pattern} means {len(found)} functions", "one, or MODULE:NAME")
+        raise KinstError(
+            f"{pattern} means {len(found)} functions", "name one function, or MODULE:NAME"
+        )
     return found[0]
 
 
@@ -210,8 +212,8 @@ def _traced(
             new |= found_functions(again.aggregations) - names
         if not new:
             break
-        say(f"kinst: this call has met {_counted(len(new), 'function')} that did not run before:"
-            " it is traced once more")  # fmt: skip
+        say(f"kinst: the traced call has reached {_counted(len(new), 'more function')}:"
+            " a call is traced once more")  # fmt: skip
         names |= new
         call = _followed(machine, follower, root, condition, names, refused)
     root_call = call.tree.root

@@ -214,7 +214,9 @@ def own_options(
 def check_traces(request: Request) -> None:
     """Raise UsageError if the request asks for something else than a trace."""
     if request.list_probes or request.compile_only or request.dump:
-        raise UsageError("-l, -e, -S and --dump show what is not traced", "kinst without a command")
+        raise UsageError(
+            "this command traces: it has no -l, -e, -S and --dump", "kinst without a command"
+        )
 
 
 def check(request: Request) -> None:

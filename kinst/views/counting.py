@@ -100,7 +100,9 @@ def site_rows(found: Aggregation) -> Mapping[tuple[str, str, int], object]:
     rows: dict[tuple[str, str, int], object] = {}
     for key, value in found.rows.items():
         if len(key) != 3 or not (isinstance(key[2], str) and key[2].isdigit()):
-            raise KinstError(f"@{found.name} is not by {SITE}", "kinst annotate -d shows a program")
+            raise KinstError(
+                f"the keys of @{found.name} are not {SITE}", "kinst annotate -d shows a program"
+            )
         rows[str(key[0]), str(key[1]), int(key[2])] = value
     return rows
 

@@ -54,7 +54,7 @@ def test_each_has_help_and_is_named_in_the_others(
         (["flame", "a", "b"], 2, "kinst: one result at a time (kinst flame RESULT)"),
         (["flame", "--nosuch"], 2, "kinst: option --nosuch not recognized"),
         (["flame", "-l", "-n", "BEGIN"], 2,
-         "kinst: -l, -e, -S and --dump show what is not traced (kinst without a command)"),
+         "kinst: this command traces: it has no -l, -e, -S and --dump (kinst without a command)"),
         (["cover", "-c", "ls"], 2, "kinst: cover of what? (kinst cover 'fs/*.c' -c CMD)"),
         (["cover", "-n", "BEGIN", "vfs_read"], 2,
          "kinst: cover has a program of its own (--if EXPR limits what it counts)"),

@@ -69,5 +69,5 @@ def test_results_of_another_kernel() -> None:
     with pytest.raises(KinstError, match=r"made\+2 was counted, but no instruction"):
         counted(plan_counting([CODE]), [table("count", {2: 1})])
     by_name = Aggregation("count", "count", ("string",), {("ls",): 1})
-    with pytest.raises(KinstError, match="@count is not by probemod"):
+    with pytest.raises(KinstError, match="the keys of @count are not probemod"):
         counted(plan_counting([CODE]), [by_name])

@@ -68,7 +68,8 @@ Show source and instructions of functions side by side, with how often each inst
 share of all that ran in the function, how often branches were taken, and what was inlined where.
 FUNCTION is a name, a glob or MODULE:NAME.  Functions come with the parts that the compiler moved
 away from them (NAME.cold).  RESULT is a file that kinst --json has made with the program that -d
-shows: it is shown instead of tracing; without FUNCTION, all functions that it has.
+shows: its counts are shown, and nothing is traced.  Without FUNCTION, all functions in RESULT are
+shown.
 
 {option_rows(OPTIONS)}
 How does read(2) go, for files of /proc?

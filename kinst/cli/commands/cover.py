@@ -38,9 +38,9 @@ OPTIONS = (
     Option("--since", "FILE", "show what this run reached and the run that made FILE (by -o) did"
            " not"),
     Option(
-        "--source", "DIR", "the kernel's source, or Debian's linux-source-*.tar.xz, for --html; a"
-        " folder makes the paths of -o absolute; without it --html has what is installed of that"
-        " package",
+        "--source", "DIR", "the kernel's source folder, or Debian's linux-source-*.tar.xz, for"
+        " --html (without it, what is installed of that package); a folder also makes the paths in"
+        " -o's file absolute",
     ),
     Option("--if", "EXPR", "count only if this D expression is true: 'pid == $target'"),
     Option("-q", "", "no summary"),

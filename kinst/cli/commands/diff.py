@@ -26,17 +26,17 @@ else:
 
 LEVELS = ("instruction", "line", "function")
 _SOURCE = (
-    "the sources of both kernels, folders or Debian's linux-source-*.tar.xz, if they differ: lines"
-    " are compared by their text then, not by their numbers, which are A's; +N is a line that only"
-    " B's source has, -N one that only A's has"
+    "the sources of both kernels, if they differ: folders or Debian's linux-source-*.tar.xz; lines"
+    " are then compared by their text, and shown with their numbers in A; +N is a line that only"
+    " B's source has, -N a line that only A's source has"
 )
 OPTIONS = (
     Option("--level", "LEVEL", "how stacks and symbols are compared: by instruction (function and"
            " offset; the default), line (of source) or function", words=LEVELS),
     Option("--source-a", "DIR", _SOURCE),
     Option("--source-b", "DIR", _SOURCE),
-    Option("--normalize", "", "scale B, so that the values of an aggregation add up to what they do"
-           " in A"),
+    Option("--normalize", "", "scale B's values, so that each aggregation has the same sum in A and"
+           " B"),
 )  # fmt: skip
 HELP = f"""\
 usage: kinst diff [--level LEVEL] [--normalize] [--source-a DIR --source-b DIR] A B
@@ -51,7 +51,7 @@ Which functions of the file system does the second kernel call more often?
   kinst --json -o a.json --kernel 6.1 -n 'fbt::vfs_*:entry {{ @[probefunc] = count(); }}' -c ls
   kinst --json -o b.json --kernel 6.12 -n 'fbt::vfs_*:entry {{ @[probefunc] = count(); }}' -c ls
   kinst diff a.json b.json
-Which lines of vfs_read() does a patch add to its way?
+Which lines of vfs_read() run only with a patch?
   kinst --json -o a.json --build linux -n 'kinst::vfs_read: {{ @[stack(1)] = count(); }}' -c CMD
   kinst --json -o b.json --build patched -n 'kinst::vfs_read: {{ @[stack(1)] = count(); }}' -c CMD
   kinst diff --source-a linux --source-b patched a.json b.json

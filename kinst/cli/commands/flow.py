@@ -35,12 +35,13 @@ Show one call of a function as a tree: the functions that were called in it, eac
 arguments, its result and how long it took, in the manner of -F.  Inlined functions are shown if
 something was called from them.  FUNCTION is a name or MODULE:NAME.
 
-The command (-c) runs twice or more: first with the entries of all functions planted, to find those
-that run in calls of FUNCTION; then with those alone, of which the first call is shown.  If that has
-met others, they are found and the command runs once more.  A line above the tree says which thread
-made the call, on which CPU, and of how many it is the first.  Interrupts that came meanwhile are
-left out of the tree, not of the times.  Functions that cannot be planted are left out, too: the
-last lines say which, why, and how often they were called.
+The command (-c) runs twice or more.  The first run has the entries of all functions planted, and
+finds the functions that run in calls of FUNCTION.  The second run has only these functions planted;
+its first call of FUNCTION is shown.  If this call reaches functions that the first run has not
+found, they are planted as well and the command runs once more.  A line above the tree says which
+thread made the call, on which CPU, and how many calls of FUNCTION there were.  Functions that
+interrupts call are left out of the tree, but the times include interrupts.  Functions that cannot
+be planted are left out: the last lines say which, why, and how often they were called.
 
 {option_rows(OPTIONS)}
 What does open(2) do?

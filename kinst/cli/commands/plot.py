@@ -42,7 +42,7 @@ usage: kinst plot -o FILE [--every TIME] [--by NAME] [--title TEXT] [kinst's opt
 
 Draw an aggregation made by quantize(), lquantize() or llquantize(), each key by itself: as a
 histogram; or, if the program prints it several times, as a heat map of what was added in between.
-Values that come from timestamp have times along their axis.
+An axis of values that come from timestamp shows times.
 RESULT is a file that kinst --json has made.
 
 {option_rows(OPTIONS)}

@@ -25,8 +25,8 @@ else:
 SECONDS = 60.0  # time limit for the trace of a file
 OPTIONS = (
     Option("--junit", "FILE", "write JUnit's XML, too; standard output gets TAP"),
-    Option("-v", "", "show what the programs and their commands print; of files that fail it is"
-           " shown without -v"),
+    Option("-v", "", "show what the programs and their commands print, not only for files that"
+           " fail"),
 )  # fmt: skip
 HELP = f"""\
 usage: kinst test [-v] [--junit FILE] [kinst's options] FILE...
@@ -38,8 +38,9 @@ count(@a), sum(@a), min(@a), max(@a)), variables and all else of D, and $status.
 when a TEST is skipped.  In the file, or else in the options:
     #pragma D test command "wc -l /etc/passwd"    (-c)
     #pragma D test timeout 20                     (--timeout; {SECONDS:g} seconds without it)
-The trace itself is a test as well: it fails by what -x fail=LIST names (all without it), by a
-status of the command or of exit() that is not 0 and that no TEST asks for, and by a timeout.
+The trace itself is a test as well.  It fails if something happens that -x fail=LIST names (without
+the option, anything that LIST can name), if the status of the command or of exit() is not 0 and no
+TEST reads $status, or if its time is over.
 
 {option_rows(OPTIONS)}
 One guest is booted for all files, and another one after a panic, a hang, an oops or a warning.
@@ -59,9 +60,9 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     if request.programs:
         raise UsageError("tests are in files", "kinst test FILE...")
     if request.list_probes or request.dump or request.output:
-        raise UsageError("-l, -S, --dump and -o show what is not tested", "kinst without a command")
+        raise UsageError("kinst test has no -l, -S, --dump and -o", "kinst without a command")
     if request.shell:
-        raise UsageError("--shell and tests: one of them", "leave out --shell")
+        raise UsageError("--shell cannot be used with tests", "leave out --shell")
     if not request.arguments:
         raise UsageError("no test files", "kinst test FILE...")
     done: list[reports.FileReport] = []

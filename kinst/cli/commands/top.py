@@ -41,14 +41,14 @@ OPTIONS = (
 HELP = f"""\
 usage: kinst top [--every TIME] [--by NAME] [kinst's options]
 
-Show an aggregation as a live table: each key with its value, and how much it has grown in the last
-second and in those before.  Without -n, -s and the like, the program is
+Show an aggregation as a live table: each key with its value, the growth of the value per second,
+and a small picture of the growth so far.  Without -n, -s and the like, the program is
     {PROGRAM}
 
 {option_rows(OPTIONS)}
-Keys: q quits; the left and right arrows, or a digit, choose the column that is sorted by; r
-reverses; up, down, page up, page down and home go through the rows; space pauses.  Ctrl-C ends it
-as well.  The last table stays on the terminal.
+Keys: q quits; the left and right arrows, or a digit, choose the column to sort by; r reverses the
+order; up, down, page up, page down and home scroll; space pauses.  Ctrl-C quits as well.  The last
+table stays on the terminal.
 
 Which functions of the kernel does a program spend its time in?
   kinst top -c 'while :; do ls -lR / >/dev/null; done'
