@@ -18,24 +18,12 @@ from typing import TypeVar
 from rich.console import Console
 
 from kinst.core.errors import KinstError
-from kinst.core.paths import cache_folder
-from kinst.isa import load
 from kinst.kernels.apt import PassingError
 from kinst.kernels.fetch import Prepared, Progress, prepare, prepared
-from kinst.machines.vm.kvm import prove, verdict
-from kinst.systems import of_host
 
 _EVERY = 5.0  # seconds between two lines of progress if there is no terminal
 PAUSES = (5.0, 20.0)  # seconds before the second and the third attempt
 Fetched = TypeVar("Fetched")
-
-
-def _prove_kvm(isa: str, kernel: Prepared) -> None:
-    """Test whether KVM works on this host, once for each boot of the host, and save the result for
-    kinst."""
-    board, boot = load(isa).board, of_host().boot(load(isa))
-    if boot is not None and verdict(cache_folder(), board) is None:
-        prove(cache_folder(), board, kernel.kernel, boot)
 
 
 def _fetch(
@@ -90,8 +78,6 @@ def main() -> int:
             kernel = cached
             if kernel is None or refresh:
                 kernel = _fetch(isa, asked, refresh, show, partial(console.print, markup=False))
-            if not asked:
-                _prove_kvm(isa, kernel)
             if cached and not refresh:
                 return 0
         except KinstError as error:

@@ -63,8 +63,8 @@ debug_index() {
     say "index is ready ($((SECONDS - started)) s)"
 }
 
-# kernel ISA [VERSION]: fetch the kernel to boot and try KVM.  Both are skipped if the kernel's files and QEMU
-# are unchanged and the host has not been booted since the last time.
+# kernel ISA [VERSION]: fetch the kernel to boot.  Skipped if the kernel's files are unchanged since the last
+# time.
 kernel() {
     local of_last_time=$venv/.kinst-kernel-$1${2:+-$2}
     [ "$(cat "$of_last_time" 2>/dev/null)" != "$(kernel_key "$1")" ] || return 0
@@ -74,11 +74,7 @@ kernel() {
 }
 
 kernel_key() {
-    local qemu
-    qemu=$(type -P qemu-system-x86_64 qemu-system-aarch64 qemu-system-riscv64 || true)
-    cat /proc/sys/kernel/random/boot_id
-    # shellcheck disable=SC2086 # a list of words
-    stat -L -c '%n %i %s %Y' $qemu \
+    stat -L -c '%n %i %s %Y' \
         "$cache/kernels/$1"/*/{manifest.json,boot/*,bin/*,usr/lib/debug/boot/*} 2>/dev/null || true
 }
 

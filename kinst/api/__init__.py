@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from kinst.api.opening import (
         attach,
         boot,
+        describe_host,
         expand_in_file,
         expand_request,
         host,
@@ -80,6 +81,7 @@ __all__ = [
     "Vocabulary",
     "attach",
     "boot",
+    "describe_host",
     "disagreement",
     "expand_in_file",
     "expand_request",

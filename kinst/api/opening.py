@@ -14,11 +14,13 @@ from kinst.api.machine import Machine, Say, ShowProgress, ignore, report_to
 from kinst.api.program import PathLike, Setting, Source, with_program
 from kinst.core.errors import KinstError
 from kinst.core.options import MachineOptions
+from kinst.core.paths import cache_folder
+from kinst.isa import load as load_isa
 from kinst.kernels.fetch import Offered, offered
 from kinst.kernels.releases import names_release
 from kinst.session.file_image import expand_request_in_file
 from kinst.session.options import WITH_VALUE, disagreement, option_of
-from kinst.session.request import Request
+from kinst.session.request import DEFAULT_ISA, Request
 from kinst.session.request_machine import Files, find_files
 
 
@@ -35,6 +37,7 @@ def boot(
     *,
     cpus: int | None = None,
     memory: int | str | None = None,
+    accel: str = "",
     cold: bool = False,
     root: PathLike | None = None,
     writable: Iterable[PathLike] = (),
@@ -58,6 +61,7 @@ def boot(
         debug_folders: folders with debug files of modules.
         cpus: number of CPUs of the guest; None for 2.
         memory: size of the guest's memory: bytes, or a text with a unit ("512m"); None for 1 GB.
+        accel: "kvm" or "tcg"; "" for KVM if that works on this host, else TCG.
         cold: boot, even if there is a saved state of a guest with this configuration.
         root: folder of the host, such as /, that is the root of the guest's commands; they see its
             files, and their changes stay in the guest.
@@ -75,7 +79,8 @@ def boot(
         isa=isa, initrd=_path(initrd), append=append, debug=_path(debug),
         debug_folders=_paths(debug_folders), copies=_paths(copies), modules=tuple(modules),
         qemu_args=tuple(qemu_args), cpus=_read("cpus", cpus), memory=_read("memory", memory),
-        cold=cold, root=_path(root), writable=_paths(writable), **_kernel(_path(kernel)),
+        accel=_word("accel", accel), cold=cold, root=_path(root), writable=_paths(writable),
+        **_kernel(_path(kernel)),
     )  # fmt: skip
     return _opened(options, start, on_message, on_progress)
 
@@ -184,6 +189,13 @@ def list_kernels(isa: str = "amd64", *, on_progress: ShowProgress = ignore) -> l
     return offered(isa, on_progress)
 
 
+def describe_host(request: Request) -> str:
+    """Return a sentence about how machines of a request's kind run on this host (kinst --version
+    -v); "" if there is nothing to say. Raises KinstError."""
+    isa = load_isa(request.machine.isa or DEFAULT_ISA)
+    return request.kind.describe_host(isa, request.machine, cache_folder())
+
+
 def expand_in_file(
     program: Source,
     kernel: PathLike,
@@ -246,6 +258,13 @@ def _read(field: str, value: int | str | None) -> int:
     option = option_of(field)
     assert option is not None
     return int(str(option.parse(str(value), f"{field}={value}")))
+
+
+def _word(field: str, value: str) -> str:
+    """Return a word after checking it as kinst's option for this field does; "" for ""."""
+    option = option_of(field)
+    assert option is not None
+    return str(option.parse(value, f"{field}={value}")) if value else ""
 
 
 def _kernel(name: str) -> dict[str, Any]:

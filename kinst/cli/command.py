@@ -122,8 +122,17 @@ def _shown(line: CommandLine) -> str:
     if line.shows == "help":
         return help_text()
     if line.shows == "version":
-        return f"kinst: kinst {__version__}, D {D_VERSION}\n"
+        return f"kinst: kinst {__version__}, D {D_VERSION}\n{_host_shown(line.request)}"
     return shell_script(line.shows)
+
+
+def _host_shown(request: Request) -> str:
+    """Return a line about how guests run on this host, for --version -v; "" without -v."""
+    try:
+        text = api.describe_host(request) if request.verbose else ""
+    except KinstError as error:
+        text = str(error)
+    return f"kinst: {text}\n" if text else ""
 
 
 def shell_script(shell: str) -> str:

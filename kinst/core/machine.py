@@ -518,6 +518,11 @@ class Target(KernelMemory, Stopping, Planting, Commands, Protocol):
         self.stop()
         return Bearings()
 
+    def describe(self) -> str:
+        """Return how the machine runs its kernel, for -v; "" if there is nothing to say. Called
+        after bring_up()."""
+        return ""
+
     def settle(
         self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None
     ) -> None:

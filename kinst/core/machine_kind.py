@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 from kinst.core.options import Option, Rule
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kinst.core.isa import Isa
     from kinst.core.machine import Abilities, EarlyStart, MachineConfig, Target
+    from kinst.core.options import MachineOptions
 
 
 class MachineKind(Protocol):
@@ -63,6 +67,17 @@ class MachineKind(Protocol):
             TargetError: there is no such machine, or its memory must not be read.
         """
         yield from ()
+
+    def describe_host(self, isa: Isa, options: MachineOptions, cache: Path) -> str:
+        """Return a sentence about how machines of this kind run on this host, for --version -v; ""
+        if there is nothing to say.
+
+        Args:
+            options: the user's options for the machine.
+            cache: folder of files that are cached for this host.
+
+        Raises TargetError."""
+        return ""
 
     def start_early(self, config: MachineConfig) -> EarlyStart | None:
         """Start what can be started before the configuration is complete, and return it; None if

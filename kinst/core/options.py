@@ -44,6 +44,8 @@ class MachineOptions:
     cpus: int = 0
     # Bytes of a guest's memory, 0 for the usual size.
     memory: int = 0
+    # The accelerator of a guest ("kvm", "tcg"), "" to let kinst choose.
+    accel: str = ""
     # Boot, even if a saved state of such a guest exists.
     cold: bool = False
     # The user's additional arguments for QEMU.

@@ -59,7 +59,10 @@ def start(
     target = request.kind.open(config, on_output)
     try:
         report.stage("start")
-        system = files.system.attach(target, files.image, target.bring_up(report.say))
+        bearings = target.bring_up(report.say)
+        if text := target.describe():
+            report.detail(f"kinst: {text}")
+        system = files.system.attach(target, files.image, bearings)
         target.settle(system.page_tables, system.heartbeat, system.allocator)
         report.stage("boot")
         kernel = RunningKernel(target, system, isa, inlines=files.image.has_dwarf)

@@ -110,12 +110,21 @@ class OtherProcess:
 
     def busy(self) -> int:
         """Return how many nanoseconds the process's threads have run, except its first thread."""
+        return self._scheduled(0)
+
+    def waited(self) -> int:
+        """Return how many nanoseconds the process's threads were ready to run and had to wait for a
+        CPU, except its first thread."""
+        return self._scheduled(1)
+
+    def _scheduled(self, column: int) -> int:
+        """Return the sum of a column of proc(5), schedstat, for all threads but the first."""
         total = 0
         for thread in os.listdir(f"/proc/{self.pid}/task"):
             if int(thread) != self.pid:
                 try:
                     with open(f"/proc/{self.pid}/task/{thread}/schedstat") as file:
-                        total += int(file.read().split()[0])
+                        total += int(file.read().split()[column])
                 except OSError:
                     continue
         return total

@@ -84,6 +84,11 @@ def test_boot_takes_what_the_option_that_needs_none_has() -> None:
             {"cpus": 3, "qemu_args": ["-smp", "2"]},
             "{cpus} and -smp in {qemu_args} both say how many CPUs there are",
         ),
+        (
+            ["--accel", "tcg", "--qemu-arg", "-accel", "--qemu-arg", "kvm"],
+            {"accel": "tcg", "qemu_args": ["-accel", "kvm"]},
+            "{accel} and -accel in {qemu_args} both say what runs the guest",
+        ),
         (["--cpus", "0"], {"cpus": 0}, "{cpus}: not a number of CPUs"),
         (["--memory", "1k"], {"memory": "1k"}, "{memory}: too little to boot in"),
     ],

@@ -41,7 +41,7 @@ KINDS = (
          ("*.index", "*.npy", "completion", "programs")),
     CacheKind("guests", "guests as they were after their boot", "booted and kept again, in seconds",
          ("guests",)),
-    CacheKind("tools", "compiled code, proofs of KVM, what set-up and tests have", "make setup",
+    CacheKind("tools", "compiled code, whether KVM works, what set-up and tests have", "make setup",
          ("compiled", "kvm-*.json", "tests", "tools-*")),
     CacheKind("sources", "source text that was unpacked", "unpacked again", ("sources",)),
 )  # fmt: skip

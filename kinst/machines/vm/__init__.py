@@ -16,10 +16,15 @@ from kinst.core.layout import LEAF
 from kinst.core.machine import Abilities
 from kinst.core.machine_kind import MachineKind
 from kinst.core.options import Option, Rule
+from kinst.machines.vm.accelerators import KVM, TCG, says_accelerator
 from kinst.machines.vm.cpus import cpus_of, says_cpus
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kinst.core.isa import Isa
     from kinst.core.machine import EarlyStart, MachineConfig, Target
+    from kinst.core.options import MachineOptions
 
 # Every command asks for these abilities; the rest of this folder is not loaded for that.
 ABILITIES = Abilities(boots=True, writes_code=True, runs_commands=True, switches=True)
@@ -64,6 +69,10 @@ class BootedKind(MachineKind):
         Option("--append", "TEXT", "more kernel command line, e.g. nokaslr", "append"),
         Option("--cpus", "N", "how many CPUs the guest has (2)", "cpus", _cpus),
         Option("--memory", "SIZE", "how much memory it has (1g)", "memory", _memory),
+        Option(
+            "--accel", "NAME", "run it under kvm or tcg; without this, under KVM if that works on"
+            " this host", "accel", words=(KVM, TCG),
+        ),
         Option("--cold", "", "boot the guest, even if a saved state of one like it exists", "cold"),
         Option("--qemu-arg", "ARG", "one more argument for QEMU", "qemu_args", repeats=True),
         Option("--copy", "FILE", "put FILE into the guest's /bin", "copies", repeats=True),
@@ -104,6 +113,10 @@ class BootedKind(MachineKind):
             ("cpus",), "{given} and -smp in {qemu_args} both say how many CPUs there are",
             "leave out one of them", when=lambda options: says_cpus(options.qemu_args),
         ),
+        Rule(
+            ("accel",), "{given} and -accel in {qemu_args} both say what runs the guest",
+            "leave out one of them", when=lambda options: says_accelerator(options.qemu_args),
+        ),
     )  # fmt: skip
 
     @property
@@ -112,6 +125,10 @@ class BootedKind(MachineKind):
 
     def cpus(self, arguments: Sequence[str]) -> int:
         return cpus_of(arguments)
+
+    def describe_host(self, isa: Isa, options: MachineOptions, cache: Path) -> str:
+        """Return a sentence that says whether guests run under KVM or TCG on this host, and why."""
+        return str(_opening().describe_host(isa, options, cache))
 
     def start_early(self, config: MachineConfig) -> EarlyStart | None:
         early: EarlyStart | None = _opening().start_early(config)

@@ -22,6 +22,7 @@ from kinst.core.words import PAGE
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory, read_process
 from kinst.machines.stub.scan import pointers_in, replace_in
+from kinst.machines.vm.accelerators import TCG
 from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
 from kinst.machines.vm.retranslation import all_code, code_at_hand
 from kinst.machines.vm.warm import Loading, SavedBearings, warm_start
@@ -81,6 +82,7 @@ class Guest(Target):
         else:
             self.qemu = Qemu(self._config, self._board, self._on_output, waits=warm is not None)
             self._loading = Loading(warm, self.qemu) if warm is not None else None
+        self._started = time.monotonic()
         layout = self.qemu.layout
         self.memory = GuestMemory(self._paging, self.qemu, (layout.tables, layout.tables_size))
         self._rsp: Rsp | None = None
@@ -121,7 +123,7 @@ class Guest(Target):
             everything: True for all of the kernel's code; False for the code that CPUs execute or
                 may return to.
         """
-        if self._config.accel != "tcg":
+        if self._config.accel != TCG:
             return
         self._attach()
         self.stop()

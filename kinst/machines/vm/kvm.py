@@ -1,112 +1,182 @@
-"""Test whether KVM works on this host, and the stored result of that test.
+"""Choice between KVM and TCG for a guest, and the record of guests that were started under KVM.
 
-On some hosts /dev/kvm can be opened, but a guest hangs early in its boot. So prove() boots a kernel
-without a file system: KVM works if the kernel gets as far as to panic for want of a file system.
-The result is valid until the host boots or QEMU changes; verdict() only reads it from a file.
+That /dev/kvm can be opened proves nothing: on some hosts QEMU then fails, or a guest hangs early in
+its boot. The proof is the first guest itself: it is started under KVM, and if it does not come up,
+it is started again under TCG. Both outcomes are recorded for later guests with the same kernel. A
+record is valid until the host boots or QEMU is replaced.
 
-Tested by tests/machines/vm/test_machine.py.
+Tested by tests/machines/vm/test_kvm.py.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import os
-import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from kinst.core.board import Board
-from kinst.core.boot import Boot
 from kinst.core.errors import TargetError
-from kinst.machines.vm.qemu import MEGABYTE, Qemu, VmConfig
+from kinst.core.isa import Isa
+from kinst.core.options import MachineOptions
+from kinst.core.whole_files import write_whole
+from kinst.machines.vm.accelerators import KVM, TCG, accelerator_of, says_accelerator
 from kinst.wire.child_process import boot_id, find_program
 
-_DEVICE = Path("/dev/kvm")
-_END_OF_BOOT = "Unable to mount root fs"
+DEVICE = Path("/dev/kvm")
+SILENCE = 10.0  # seconds; see Accelerator
+# Errors that pass without a boot of the host: another hypervisor has the processor, or memory is
+# short.
+_PASSING = tuple(os.strerror(number) for number in (errno.EBUSY, errno.ENOMEM))
+_NOT_TRIED = "no guest has been started under it since this host's boot"
 
 
-def accelerator(cache: Path, board: Board) -> str:
-    """Return "kvm" if prove() has shown since the host's last boot that KVM works, otherwise "tcg".
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """The accelerator that a guest is started with.
 
-    Args:
-        cache: the cache folder.
+    Attributes:
+        name: KVM or TCG.
+        reason: why this one, for the user.
+        required: whether the user has asked for it, so that kinst starts no second guest under
+            another one.
+        silence: seconds without output after which a guest that boots under KVM is taken to hang.
+        record: where the outcome of a start under KVM is recorded; None to record nothing.
     """
-    return "kvm" if verdict(cache, board) else "tcg"
+
+    name: str = TCG
+    reason: str = ""
+    required: bool = False
+    silence: float = math.inf
+    record: KvmRecord | None = None
+
+    @property
+    def text(self) -> str:
+        """The accelerator and the reason, for the user."""
+        return f"{self.name.upper()}: {self.reason}"
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether a guest that does not come up is started again under TCG."""
+        return self.name == KVM and not self.required
 
 
-def verdict(cache: Path, board: Board) -> bool | None:
-    """Return whether KVM works, as prove() has stored it.
-
-    None if prove() was not called since the host's last boot, or QEMU has changed since.
-
-    Args:
-        cache: the cache folder.
+class KvmRecord:
+    """File of the cache that says which kernels have come up under KVM on this host, by one QEMU
+    program.
     """
+
+    def __init__(self, cache: Path, board: Board, kernel: Path | None = None) -> None:
+        """Read nothing yet.
+
+        Args:
+            cache: the cache folder.
+            kernel: the guest's kernel; None to ask about all kernels.
+
+        Raises TargetError if QEMU is missing.
+        """
+        self._file = cache / f"kvm-{board.QEMU}.json"
+        # The identity of QEMU's file stands for its version, for which QEMU would have to run.
+        self._host = f"{boot_id()} {_identity(Path(find_program(board.QEMU, board.PACKAGE)))}"
+        self._kernel = _identity(kernel) if kernel is not None else ""
+
+    def outcome(self) -> str | None:
+        """Return "" if a guest with this kernel has come up under KVM, the reason if it has not,
+        and None if that was not tried since the host's boot.
+
+        For all kernels: "" if any has come up, else the reason of one that has not.
+        """
+        outcomes = self._outcomes()
+        if self._kernel:
+            return outcomes.get(self._kernel)
+        return min(outcomes.values(), default=None)
+
+    def came_up(self) -> None:
+        """Record that a guest has come up under KVM."""
+        self._write("")
+
+    def failed(self, reason: str) -> None:
+        """Record why a guest has come up under TCG alone; an error that may pass is not
+        recorded.
+        """
+        if not any(text in reason for text in _PASSING):
+            self._write(reason)
+
+    def _outcomes(self) -> dict[str, str]:
+        try:
+            content = json.loads(self._file.read_text())
+            if content["host"] != self._host:
+                return {}
+            return {str(kernel): str(reason) for kernel, reason in content["kernels"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
+    def _write(self, reason: str) -> None:
+        outcomes = self._outcomes()
+        if outcomes.get(self._kernel) != reason:
+            content = {"host": self._host, "kernels": {**outcomes, self._kernel: reason}}
+            write_whole(self._file, [json.dumps(content).encode()])
+
+
+def _identity(path: Path) -> str:
+    """Return a text that changes if a file is changed or replaced; "" if there is no such file."""
     try:
-        said = json.loads(_file(cache, board).read_text())
-        key, works = said["key"], said["works"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return bool(works) if key == _key(board) else None
-
-
-def prove(cache: Path, board: Board, kernel: Path, boot: Boot, deadline: float = 8.0) -> bool:
-    """Boot a kernel under KVM; return whether it comes up, and store that in the cache folder.
-
-    Returns False at once if the host has no KVM for this board.
-
-    Args:
-        cache: the cache folder.
-        deadline: seconds for the whole boot.
-
-    Raises TargetError only if QEMU or the kernel is missing.
-    """
-    works = _opens(board) and _boots(board, kernel, boot, deadline)
-    cache.mkdir(parents=True, exist_ok=True)
-    file = _file(cache, board)
-    part = file.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps({"key": _key(board), "works": works}))
-    part.replace(file)
-    return works
-
-
-def _file(cache: Path, board: Board) -> Path:
-    """Return the path of the file with the stored result; each QEMU program has a file of
-    its own.
-    """
-    return cache / f"kvm-{board.QEMU}.json"
-
-
-def _key(board: Board) -> str:
-    """Return a string that changes when the host boots or QEMU is replaced.
-
-    It has the identity of QEMU's file instead of QEMU's version, for which QEMU would have to run.
-    """
-    program = find_program(board.QEMU, board.PACKAGE)
-    status = os.stat(program)
-    return f"{boot_id()} {program} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
-
-
-def _opens(board: Board) -> bool:
-    if os.uname().machine not in board.HOST_MACHINES:
-        return False
-    try:
-        os.close(os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC))
+        status = os.stat(path)
     except OSError:
-        return False
-    return True
+        return ""  # QEMU reports the error
+    return f"{path} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
 
 
-def _boots(board: Board, kernel: Path, boot: Boot, deadline: float) -> bool:
-    config = VmConfig(
-        kernel, boot, control=False, memory=256 * MEGABYTE, scratch=2 * MEGABYTE, accel="kvm"
-    )
-    end = time.monotonic() + deadline
-    qemu = Qemu(config, board)
+def choose(
+    isa: Isa,
+    options: MachineOptions,
+    kernel: Path | None,
+    cache: Path | None,
+    device: Path = DEVICE,
+) -> Accelerator:
+    """Return the accelerator for a guest: KVM if this host has it and no start under it has failed.
+
+    Args:
+        options: the user's options for the guest.
+        kernel: the guest's kernel; None if no certain kernel is meant.
+        cache: the cache folder; None without one, where no record is read or written.
+        device: path of KVM's device.
+
+    Raises TargetError if the user asks for KVM and this host lacks it, or if QEMU is missing.
+    """
+    if says_accelerator(options.qemu_args):
+        return Accelerator(accelerator_of(options.qemu_args), "QEMU's arguments say so", True)
+    if options.accel == TCG:
+        return Accelerator(TCG, "--accel says so", True)
+    obstacle, hint = _obstacle(isa, device)
+    if obstacle and options.accel:
+        raise TargetError(f"--accel {options.accel}: {obstacle}", hint or "leave out --accel")
+    if obstacle:
+        return Accelerator(TCG, obstacle)
+    record = None if cache is None else KvmRecord(cache, isa.board, kernel)
+    outcome = record.outcome() if record is not None else None
+    if outcome and not options.accel:
+        return Accelerator(TCG, f"a guest did not come up under KVM: {outcome}")
+    proved = outcome == ""
+    reason = "a guest has come up under it since this host's boot" if proved else _NOT_TRIED
+    silence = math.inf if proved or options.accel else SILENCE
+    if options.initrd or options.qemu_args:
+        record = None  # these may be what fails
+    if options.accel:
+        return Accelerator(KVM, "--accel says so", True, silence, record)
+    return Accelerator(KVM, reason, False, silence, record)
+
+
+def _obstacle(isa: Isa, device: Path) -> tuple[str, str]:
+    """Return why this host's KVM cannot run a guest, and what to do; ("", "") if it may."""
+    host = os.uname().machine
+    if host not in isa.board.HOST_MACHINES:
+        return f"KVM of this host ({host}) runs no {isa.name} guests", ""
     try:
-        qemu.wait_for(lambda: _END_OF_BOOT in "\n".join(qemu.console.lines), deadline, "booted")
-    except TargetError:
-        # QEMU failed at once, or the panic ended it before its text was read.
-        return _END_OF_BOOT in "\n".join(qemu.console.lines) and time.monotonic() < end
-    finally:
-        qemu.close()
-    return True
+        os.close(os.open(device, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        hint = "join the group kvm, or run kinst as root" if error.errno == errno.EACCES else ""
+        return f"{device}: {error.strerror}", hint
+    return "", ""

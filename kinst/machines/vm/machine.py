@@ -15,10 +15,13 @@ from kinst.core.machine import Bearings, Complaint, Gone, MachineEvent, Stopped,
 from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.machines.stub.jump_cache import JUMP_CACHE
 from kinst.machines.vm import ABILITIES
+from kinst.machines.vm.accelerators import KVM, TCG
 from kinst.machines.vm.files import in_surroundings
 from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
+from kinst.machines.vm.kvm import Accelerator
 from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
-from kinst.machines.vm.warm import Loading
+from kinst.machines.vm.warm import Loading, warm_start
+from kinst.wire.other_process import OtherProcess
 from kinst.wire.sockets import wait_until_ready
 
 _PREPARE_TIMEOUT = 60.0
@@ -28,9 +31,12 @@ _BOOT_SECONDS = 180.0  # for a boot on a busy host; a panic ends it at once
 _FIRST_BOOT_SECONDS = 60.0  # after which a guest that hangs during boot is restarted
 _BOOTS = 4  # how often it is restarted, since each boot may hang in the same way
 _BEAT_SILENCE = 5.0  # seconds without a timer tick before the CPUs are examined
-# Seconds without output from a booting kernel, after which QEMU must translate code again: the code
-# that the CPUs execute, and at last all of it.
+# Seconds without output from a kernel that boots under TCG, after which QEMU must translate code
+# again: the code that the CPUs execute, and at last all of it.
 _SILENCES = (4.0, 8.0, 30.0)
+# The host is too busy to try KVM if a guest's CPUs wait for one of the host's in this part of the
+# time.  The guest then has this many times as long to boot under KVM.
+_BUSY, _TIMES_BUSY = 0.25, 3
 _COMMAND_LIMIT = 64 * 1024  # bytes
 
 
@@ -64,6 +70,7 @@ class Vm(Guest):
         on_output: Callable[[bytes], None] | None = None,
         early_start: tuple[Qemu, Loading] | None = None,
         terminal: Terminal | None = None,
+        accelerator: Accelerator | None = None,
     ) -> None:
         """Start QEMU, without waiting for the guest.  Call bring_up() before anything else.
 
@@ -74,11 +81,13 @@ class Vm(Guest):
             early_start: a QEMU that was started before and loads a saved state, which is used
                 instead of a new QEMU; None to start one.
             terminal: the terminal of the guest's commands, None without one.
+            accelerator: how config.accel was chosen; None if only the configuration counts.
 
         Raises TargetError if QEMU, a file or memory is missing.
         """
         super().__init__(isa, config, virtual_layout, on_output, early_start)
-        if config.accel == "tcg":
+        self._accelerator = accelerator or Accelerator(config.accel, required=True)
+        if config.accel == TCG:
             self.abilities = replace(self.abilities, code_table=JUMP_CACHE)
         self._terminal = terminal
         self._command_pids = (0, 0)  # of the command, and of the process that passes its output on
@@ -95,14 +104,63 @@ class Vm(Guest):
         """Continue from a saved state or boot, stop the machine when its kernel is up, and return
         where the kernel is.
 
-        A guest that hangs during boot is restarted.
+        A guest that hangs during boot is restarted; one that does not come up under KVM is started
+        again under TCG, unless the user has asked for KVM.
 
         Args:
             say: called with a line for the user about a restart.
         """
+        try:
+            self._come_up(say)
+        except TargetError as error:
+            if not self._accelerator.falls_back:
+                raise
+            self._come_up_under_tcg(error, say)
+        else:
+            if self._accelerator.record is not None and self._accelerator.name == KVM:
+                self._accelerator.record.came_up()
+        return Bearings(self.find_text())
+
+    def describe(self) -> str:
+        return f"the guest runs under {self._accelerator.text}"
+
+    def _come_up(self, say: Callable[[str], None]) -> None:
         if not self._continues(say):
             self._boot(say)
-        return Bearings(self.find_text())
+
+    def _come_up_under_tcg(self, error: TargetError, say: Callable[[str], None]) -> None:
+        """Start the guest again under TCG, and record that it does not come up under KVM.
+
+        Nothing is recorded if it does not come up under TCG either, or if the host was too busy to
+        run it under KVM.
+
+        Args:
+            error: why it has not come up under KVM.
+            say: called with a line for the user.
+        """
+        reason = error.message.splitlines()[0]
+        busy = self._waited() > _BUSY * (time.monotonic() - self._started)
+        say(f"kinst: under KVM, {reason}; starting the guest again under TCG")
+        self.qemu.close()
+        record = self._accelerator.record
+        self._accelerator = Accelerator(TCG, f"under KVM, {reason}")
+        self._config = replace(self._config, accel=TCG)
+        self.abilities = replace(self.abilities, code_table=JUMP_CACHE)
+        self._warm = warm_start(self._config, self._board)
+        self._init_is_ready = self._shares_mounted = False
+        self._start()
+        self._come_up(say)
+        if record is not None and not busy:
+            record.failed(reason)
+
+    def _waited(self) -> float:
+        """Return for how many seconds the guest's CPUs were ready to run and had no CPU of the
+        host, in all; 0 if QEMU has ended.
+        """
+        try:
+            return OtherProcess(self.qemu.pid).waited() / 1e9
+        except (TargetError, OSError):
+            return 0.0
 
     def _boot(self, say: Callable[[str], None]) -> None:
         """Boot the guest, stop it when its kernel is up, and save its state for later guests if
@@ -113,7 +171,9 @@ class Vm(Guest):
         Args:
             say: called with a line for the user about a restart.
         """
-        for _ in range(_BOOTS):
+        if self._config.accel != TCG:
+            self._wait_under_kvm()
+        for _ in range(_BOOTS if self._config.accel == TCG else 0):
             try:
                 if self.boots(_FIRST_BOOT_SECONDS):
                     break
@@ -132,6 +192,26 @@ class Vm(Guest):
             self._warm = None
         if self._warm is not None:
             self._warm.save(self.qemu, self.bearings())
+
+    def _wait_under_kvm(self) -> None:
+        """Wait until kinst's init has started under KVM, or the guest has hung long enough.
+
+        A guest hangs if it prints nothing for Accelerator.silence seconds; on a busy host, which
+        gives the guest's CPUs little time, it has longer.
+
+        Raises TargetError if the guest ends or hangs.
+        """
+        limit = self._accelerator.silence
+
+        def over() -> bool:
+            silence = time.monotonic() - self.qemu.console.heard
+            hangs = silence > limit and silence > min(limit + self._waited(), _TIMES_BUSY * limit)
+            return self._hears_init() or hangs
+
+        self.qemu.wait_for(over, _BOOT_SECONDS, "booted")
+        if not self._hears_init():
+            late = f"the guest has printed nothing for {limit:g} s of its boot"
+            raise gone_error(Gone(late, self.qemu.console.last_lines(), "hang"))
 
     def _continues(self, say: Callable[[str], None]) -> bool:
         """Wait until the guest has loaded its saved state, and stop it; return whether that

@@ -11,33 +11,42 @@ from pathlib import Path
 
 from kinst.core.boot import Boot
 from kinst.core.errors import TargetError
+from kinst.core.isa import Isa
 from kinst.core.machine import MachineConfig, Target
+from kinst.core.options import MachineOptions
 from kinst.machines.vm.cpus import cpus_of
 from kinst.machines.vm.files import shares, surroundings
-from kinst.machines.vm.kvm import accelerator
+from kinst.machines.vm.kvm import DEVICE, Accelerator, choose
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import MEMORY, VmConfig, scratch_size
 from kinst.machines.vm.saved_guest import SavedGuest
 from kinst.machines.vm.warm import EarlyGuest, early_guest, warm_start
 
 
-def start_early(config: MachineConfig) -> EarlyGuest | None:
+def start_early(config: MachineConfig, device: Path = DEVICE) -> EarlyGuest | None:
     """Start a guest from its saved state, before its configuration is complete.
 
     None if the guest has no saved state, or is only to be read.
+
+    Args:
+        device: path of KVM's device.
     """
     if config.read_only or config.kernel is None or config.boot is None:
         return None
-    return early_guest(_wanted(config, config.kernel, config.boot), config.isa.board)
+    accel = _accelerator(config, device).name
+    return early_guest(_wanted(config, config.kernel, config.boot, accel), config.isa.board)
 
 
-def open_guest(config: MachineConfig, on_output: Callable[[bytes], None] | None) -> Target:
+def open_guest(
+    config: MachineConfig, on_output: Callable[[bytes], None] | None, device: Path = DEVICE
+) -> Target:
     """Start QEMU with a configuration's kernel, or open a saved state that is only to be read.
 
     Returns the guest as a target, without waiting for its boot. Raises TargetError.
 
     Args:
         on_output: called with the output of the guest's command.
+        device: path of KVM's device.
     """
     if config.kernel is None:
         raise TargetError("there is no kernel to boot")
@@ -46,7 +55,8 @@ def open_guest(config: MachineConfig, on_output: Callable[[bytes], None] | None)
             f"{config.image}: not the vmlinux of a system that kinst knows; it boots no other",
             "start the machine yourself, with -gdb, and use --gdb",
         )
-    wanted = _wanted(config, config.kernel, config.boot)
+    accelerator = _accelerator(config, device)
+    wanted = _wanted(config, config.kernel, config.boot, accelerator.name)
     warm = warm_start(wanted, config.isa.board) if config.read_only else None
     if warm is not None and warm.is_there:
         with suppress(TargetError):  # it is damaged; a guest that boots replaces it
@@ -54,12 +64,27 @@ def open_guest(config: MachineConfig, on_output: Callable[[bytes], None] | None)
     early = config.early_start.take(wanted) if config.early_start else None
     if config.terminal is not None:
         on_output = config.terminal.show
-    return Vm(config.isa, wanted, config.virtual_layout, on_output, early, config.terminal)
+    return Vm(
+        config.isa, wanted, config.virtual_layout, on_output, early, config.terminal, accelerator
+    )
 
 
-def _wanted(config: MachineConfig, kernel: Path, boot: Boot) -> VmConfig:
-    """Convert the configuration of a machine into the configuration of a QEMU."""
-    options, board = config.options, config.isa.board
+def describe_host(isa: Isa, options: MachineOptions, cache: Path) -> str:
+    """Return a sentence that says whether guests run under KVM or TCG on this host, and why."""
+    return f"{isa.name} guests run under {choose(isa, options, None, cache).text}"
+
+
+def _accelerator(config: MachineConfig, device: Path) -> Accelerator:
+    return choose(config.isa, config.options, config.kernel, config.cache, device)
+
+
+def _wanted(config: MachineConfig, kernel: Path, boot: Boot, accel: str) -> VmConfig:
+    """Convert the configuration of a machine into the configuration of a QEMU.
+
+    Args:
+        accel: the accelerator, KVM or TCG.
+    """
+    options = config.options
     root = Path(options.root).resolve() if options.root else None
     writable = [Path(name).resolve() for name in options.writable]
     modules = boot.modules if options.modules else ""
@@ -77,5 +102,5 @@ def _wanted(config: MachineConfig, kernel: Path, boot: Boot) -> VmConfig:
         surroundings=surroundings(root) if root else None,
         beside=bool(options.initrd),
         states=None if options.cold or options.initrd else config.cache,
-        accel=accelerator(config.cache, board) if config.cache else "tcg",
+        accel=accel,
     )

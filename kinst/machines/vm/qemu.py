@@ -23,6 +23,7 @@ from kinst.core.board import Board
 from kinst.core.boot import Boot
 from kinst.core.errors import GoneError, TargetError
 from kinst.core.machine import CommandEnded, Gone
+from kinst.machines.vm.accelerators import KVM, TCG, says_accelerator
 from kinst.machines.vm.console import Console
 from kinst.machines.vm.cpus import CPUS, says_cpus
 from kinst.machines.vm.files import FileServer, Share, Surroundings, slots
@@ -55,7 +56,7 @@ class VmConfig:
         cpus: the largest number of CPUs that the guest may ever have.
         memory: bytes of the guest's memory.
         scratch: bytes of scratch.
-        accel: "tcg" or "kvm".
+        accel: the accelerator, KVM or TCG.
         shares: folders of the host that the guest can use.
         surroundings: environment of commands whose root is a folder of the host; None for other
             commands.
@@ -72,7 +73,7 @@ class VmConfig:
     cpus: int = CPUS
     memory: int = MEMORY
     scratch: int = 64 * MEGABYTE
-    accel: str = "tcg"
+    accel: str = TCG
     shares: tuple[Share, ...] = ()
     surroundings: Surroundings | None = None
     beside: bool = False
@@ -161,7 +162,7 @@ def can_be_saved(config: VmConfig, board: Board) -> bool:
     the user's arguments for QEMU, which may name files that change; and with folders of the host
     whose devices are present from the start, since QEMU cannot save such devices.
     """
-    if config.states is None or not config.control or config.qemu_args or config.accel != "tcg":
+    if config.states is None or not config.control or config.qemu_args or config.accel != TCG:
         return False
     return isinstance(config.initrd, bytes) and not (config.shares and not board.CARD_SLOT)
 
@@ -184,8 +185,9 @@ def _devices(config: VmConfig, board: Board, fds: Mapping[str, str], ram: str) -
     c, m = config, board
     _, size, _ = place(board, c.memory, c.scratch)
     argv = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
-    argv += ["-machine", f"{m.MACHINE},accel={c.accel},memory-backend=ram"]
-    cpu = "host" if c.accel == "kvm" else m.cpu_for(_head(c.kernel))
+    argv += ["-machine", f"{m.MACHINE},memory-backend=ram"]
+    argv += [] if says_accelerator(c.qemu_args) else ["-accel", c.accel]
+    cpu = "host" if c.accel == KVM else m.cpu_for(_head(c.kernel))
     argv += ["-cpu", cpu] if cpu else []
     argv += ["-object", f"memory-backend-file,id=ram,size={size},mem-path={ram},share=on"]
     argv += ["-m", f"{size // MEGABYTE}M"]

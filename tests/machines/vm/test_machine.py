@@ -15,9 +15,7 @@ from kinst.core.errors import TargetError
 from kinst.core.machine import CommandEnded, Stopped
 from kinst.isa.amd64 import board as machine
 from kinst.isa.amd64.paging import PAGING
-from kinst.isa.arm64 import board as arm64_machine
 from kinst.kernels.fetch import Prepared
-from kinst.machines.vm import kvm
 from kinst.machines.vm.cpus import cpus_of
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import MEGABYTE, VmConfig
@@ -415,26 +413,6 @@ def test_what_cannot_start_is_said(prepared: Prepared, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(TargetError, match="qemu-system-x86_64 not found"):
         Vm(ISA, VmConfig(prepared.kernel, BOOT), VIRTUAL_LAYOUT)
-
-
-def test_kvm_is_used_only_when_proved(prepared: Prepared, tmp_path: Path) -> None:
-    assert kvm.verdict(tmp_path, machine) is None
-    assert kvm.accelerator(tmp_path, machine) == "tcg"
-    works = kvm.prove(tmp_path, machine, prepared.kernel, BOOT, 4.0)
-    assert kvm.verdict(tmp_path, machine) is works
-    assert kvm.accelerator(tmp_path, machine) == ("kvm" if works else "tcg")
-    if works:
-        config = VmConfig(prepared.kernel, BOOT, build(prepared.busybox, {}), accel="kvm")
-        vm = Vm(ISA, config, VIRTUAL_LAYOUT)
-        vm.wait_ready(SECONDS)
-        vm.close()
-    # The QEMU of another instruction set has its own verdict.
-    if os.uname().machine not in arm64_machine.HOST_MACHINES:
-        assert not kvm.prove(tmp_path, arm64_machine, prepared.kernel, BOOT)
-    assert kvm.verdict(tmp_path, machine) is works
-    file = tmp_path / "kvm-qemu-system-x86_64.json"
-    file.write_text(file.read_text().replace('key": "', 'key": "another '))
-    assert kvm.verdict(tmp_path, machine) is None
 
 
 def test_cpus_and_scratch_are_as_the_machine_has_them(prepared: Prepared) -> None:
