@@ -30,6 +30,9 @@ class Board(Protocol):
     # QEMU's -device with the slot for a card that is inserted while the guest runs; "" if kernels
     # support no such card.
     CARD_SLOT: str
+    # How many debugger's breakpoints a processor can hold in registers of its own, under KVM; 0 if
+    # they are written into the code instead.
+    HARDWARE_BREAKPOINTS: int
     # The register that holds a function's return address; "" if the address is on the stack.
     LINK: str
     # Registers that a call of a C function may change, program counter and stack pointer included.

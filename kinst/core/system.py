@@ -281,7 +281,8 @@ class PageAllocator:
 
     Attributes:
         entries: addresses of functions at whose entry kinst may make a thread call: the thread may
-            sleep there, holds no lock, and takes interrupts.
+            sleep there, holds no lock, and takes interrupts. The functions that are called most
+            often are first; the last is called periodically, if the kernel has such a function.
         landing: return address for such a call: no other control flow reaches this address.
         returning: address of a rarely called function that only returns an error; 0 if there is
             none.

@@ -17,6 +17,8 @@ from kinst.core.errors import TargetError
 from kinst.core.words import PAGE
 
 _PIECE = 16 << 20
+# Bytes of x86's huge pages.  For hugetlbfs statvfs(3) says them; other file systems say less.
+_HUGE = (2 << 20, 1 << 30)
 _PAGE_TAKES_MEMORY = 62  # bits of a pagemap entry from here on: swapped (62), present (63)
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
@@ -157,6 +159,18 @@ class OtherProcess:
             if (device, status.st_ino) == (mapping.device, mapping.inode):
                 return number
         return None
+
+    def page_size(self, mapping: Mapping) -> int:
+        """Return the bytes of a page of a mapping: of a huge page if it is a file of hugetlbfs,
+        otherwise PAGE."""
+        number = self.descriptor_of(mapping) if mapping.inode else None
+        if number is None:
+            return PAGE
+        try:
+            status = os.statvfs(f"/proc/{self.pid}/fd/{number}")
+        except OSError as error:
+            raise TargetError(f"process {self.pid}: {error.strerror}") from error
+        return status.f_bsize if status.f_bsize in _HUGE else PAGE
 
     def mappings(self) -> list[Mapping]:
         """Return all mappings of the process, in address order."""

@@ -498,19 +498,25 @@ class Rsp:
         self._selected = thread
         return [f"Hg{thread}".encode()]
 
-    def breakpoint_request(self, address: int, size: int, insert: bool) -> bytes:
-        """Return the request that inserts or removes a software breakpoint.
+    def breakpoint_request(
+        self, address: int, size: int, insert: bool, *, hardware: bool = False
+    ) -> bytes:
+        """Return the request that inserts or removes a breakpoint.
 
         Args:
             size: bytes of the instruction (the protocol's "kind").
             insert: False to remove the breakpoint.
+            hardware: whether the breakpoint is in registers of the processor, not in the code.
         """
-        return b"%c0,%x,%x" % (0x5A if insert else 0x7A, address, size)
+        return b"%c%d,%x,%x" % (0x5A if insert else 0x7A, hardware, address, size)
 
-    def set_breakpoint(self, address: int, size: int, insert: bool) -> None:
-        reply = self.ask(self.breakpoint_request(address, size, insert))
+    def set_breakpoint(
+        self, address: int, size: int, insert: bool, *, hardware: bool = False
+    ) -> None:
+        reply = self.ask(self.breakpoint_request(address, size, insert, hardware=hardware))
         if reply == b"":
-            raise TargetError("the GDB stub has no software breakpoints (Z0)")
+            kind = "hardware breakpoints (Z1)" if hardware else "software breakpoints (Z0)"
+            raise TargetError(f"the GDB stub has no {kind}")
         if reply != b"OK":
             verb = "insert" if insert else "remove"
             raise TargetError(

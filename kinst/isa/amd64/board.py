@@ -24,6 +24,7 @@ SERIAL: tuple[str, ...] = (
 )
 TIMERS: tuple[tuple[str, int], ...] = ()
 CARD_SLOT = "pcie-root-port"
+HARDWARE_BREAKPOINTS = 4  # DR0 to DR3: Intel SDM 18.2, AMD APM 13.1
 
 LINK = ""
 # System V ABI, 3.2.1; flags have no meaning at a function's entry.

@@ -24,6 +24,7 @@ HOST_MACHINES: tuple[str, ...] = ("aarch64",)
 SERIAL: tuple[str, ...] = ("", "pci-serial", "pci-serial")
 TIMERS: tuple[tuple[str, int], ...] = ()
 CARD_SLOT = "pcie-root-port"
+HARDWARE_BREAKPOINTS = 0  # never tried under KVM
 
 LINK = "x30"
 CALL_CHANGES = (*(f"x{n}" for n in range(19)), "x30", "sp", "pc")  # AAPCS64, 6.1.1

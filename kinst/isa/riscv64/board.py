@@ -24,6 +24,7 @@ SERIAL: tuple[str, ...] = ("", "pci-serial", "pci-serial")
 # starts, and stimecmp does not exist by then.
 TIMERS: tuple[tuple[str, int], ...] = (("sstatus", 0x14D - 0x100),)
 CARD_SLOT = ""  # kernels for these boards are built without PCI hot-plug
+HARDWARE_BREAKPOINTS = 0  # never tried under KVM
 LINK = "ra"
 # psABI, "Integer Register Convention".
 CALL_CHANGES: tuple[str, ...] = (

@@ -71,6 +71,9 @@ class GuestCalls:
         # caller of the function that the thread was to enter.
         self._returns_alone = not isa.board.LINK and bool(allocator.returning)
         self._landing = allocator.returning if self._returns_alone else allocator.landing
+        self._entries = allocator.entries
+        if (most := debugger.hardware_breakpoints) and most < len(self._entries):
+            self._entries = (*self._entries[: most - 1], self._entries[-1])
         self._memory = memory
         self._write = write
         names = {one.slot: one.gdb_name for one in isa.registers}
@@ -139,7 +142,7 @@ class GuestCalls:
 
         The thread is stopped, and all breakpoints are removed.
         """
-        entries = self._allocator.entries
+        entries = self._entries
 
         def remove_breakpoints() -> None:
             self._debugger.stop()
@@ -151,7 +154,7 @@ class GuestCalls:
             self._retried(remove_breakpoints)
 
     def _catch(self) -> int:
-        debugger, entries = self._debugger, self._allocator.entries
+        debugger, entries = self._debugger, self._entries
         debugger.want_breakpoints(entries)
         deadline = time.monotonic() + ENTRY_SECONDS
         while True:

@@ -2,7 +2,7 @@
 
 Source: QEMU's manual, "Invocation": -gdb, -s, -qmp, -chardev, -mon.
 
-Tested by tests/machines/attach/test_parts.py.
+Tested by tests/machines/attach/test_parts.py and tests/machines/attach/test_refused_memory.py.
 """
 
 from __future__ import annotations
@@ -12,12 +12,22 @@ import time
 from collections.abc import Iterator, Sequence
 
 from kinst.core.errors import TargetError
+from kinst.core.isa import Isa
+from kinst.core.page_tables import LEAF_SIZE
+from kinst.machines.attach.ram import LEAST
 from kinst.wire.other_process import OtherProcess, process_ids
 
 _PROGRAMS = ("qemu-system-", "qemu-kvm", "kvm")
 _RUNS_WITHIN = 3.0  # seconds in which a CPU of a running machine takes time
 AUTO = "auto"
 _KVM = "anon_inode:kvm-vm"  # file descriptor of KVM_CREATE_VM (virt/kvm/kvm_main.c)
+# Files by which QEMU gives its guest a device of the host, which writes to the guest's RAM by
+# itself: drivers/vfio, drivers/iommu/iommufd, drivers/vhost/vdpa.c.
+_DEVICES = ("/dev/vfio/", "anon_inode:[vfio-device]", "/dev/iommu", "/dev/vhost-vdpa-")
+# QEMU's objects that encrypt the guest's RAM, and files that they open (docs/system/i386/sev.rst,
+# tdx.rst).
+_ENCRYPTING = ("sev-guest", "sev-snp-guest", "tdx-guest")
+_ENCRYPTED = ("/dev/sev", "anon_inode:[sev", "anon_inode:[tdx")
 
 
 def is_qemu(process: OtherProcess) -> bool:
@@ -215,16 +225,46 @@ def check(process: OtherProcess, program: str) -> None:
         )
     if other := process.tracer:
         raise TargetError(f"process {pid} is traced by process {other}", "end that first")
-    if _KVM in process.descriptors().values():
-        raise no_kvm(pid)
+    _check_memory(process)
 
 
-def no_kvm(pid: int) -> TargetError:
-    """Return the error for a QEMU whose guest runs under KVM."""
+def _check_memory(process: OtherProcess) -> None:
+    """Raise TargetError if memory of a guest cannot be read, or not be replaced in its QEMU."""
+    pid, files = process.pid, process.descriptors().values()
+    if any(name.startswith(_DEVICES) for name in files):
+        raise TargetError(
+            f"process {pid} gives its guest a device of the host (VFIO or vDPA), which would write"
+            " to pages that kinst has replaced",
+            "start the guest without the device",
+        )
+    objects = {listed(value)[0] for value in values_of(process.arguments, "-object")}
+    if objects & {*_ENCRYPTING} or any(name.startswith(_ENCRYPTED) for name in files):
+        raise is_encrypted(pid)
+    for mapping in process.mappings():
+        if mapping.size >= LEAST and "rw" in mapping.rights:
+            page = process.page_size(mapping)
+            if page > LEAF_SIZE:
+                raise TargetError(
+                    f"the RAM of process {pid} is in pages of {page >> 20} MB, of which kinst can"
+                    " replace no part",
+                    "give the guest pages of 2 MB, or ordinary ones",
+                )
+
+
+def is_encrypted(pid: int) -> TargetError:
+    """Return the error for a QEMU whose guest's RAM is encrypted."""
     return TargetError(
-        f"process {pid} runs its guest with KVM, where code cannot be changed from outside",
-        "start it with -accel tcg, or let kinst boot the kernel (--kernel)",
+        f"the memory of the guest of process {pid} is encrypted (SEV or TDX)",
+        "trace it from inside (--live)",
     )
+
+
+def hardware_breakpoints(process: OtherProcess, isa: Isa) -> int:
+    """Return how many hardware breakpoints kinst uses in the guest of a QEMU: 0 except under
+    KVM.
+    """
+    under_kvm = _KVM in process.descriptors().values()
+    return isa.board.HARDWARE_BREAKPOINTS if under_kvm else 0
 
 
 def wait_running(process: OtherProcess) -> None:

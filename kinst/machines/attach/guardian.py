@@ -29,7 +29,7 @@ from kinst.core.words import PAGE
 from kinst.machines.attach.calls import GuestCalls
 from kinst.machines.attach.changes import Changes
 from kinst.machines.attach.endpoint import QemuEndpoint, remove_stub
-from kinst.machines.attach.find import wait_running
+from kinst.machines.attach.find import hardware_breakpoints, wait_running
 from kinst.machines.attach.guest_allocation import GuestAllocation, allocate, free
 from kinst.machines.attach.journal import Journal
 from kinst.machines.attach.ram import HIGH_PAGES, Ram, RamRange, find_ram, may_be_split
@@ -214,7 +214,7 @@ class Guardian:
         try:
             self._rsp = idle.begun()
             self._rsp.clear_breakpoints()
-            self._debugger = Debugger(self._rsp, self._isa)
+            self._debugger = self._new_debugger(self._rsp)
             if not self._rsp.physical_memory():
                 raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
             return self._found(self._rsp, self._debugger, split)
@@ -345,9 +345,13 @@ class Guardian:
         """
         assert self._rsp is not None
         self._rsp = self._connected_anew() if self._leaving else self._rsp.taken_over()
-        self._debugger = Debugger(self._rsp, self._isa)
+        self._debugger = self._new_debugger(self._rsp)
         self._rsp.physical_memory()
         return self._debugger
+
+    def _new_debugger(self, rsp: Rsp) -> Debugger:
+        registers = hardware_breakpoints(self._process, self._isa)
+        return Debugger(rsp, self._isa, hardware_breakpoints=registers)
 
     def _connected_anew(self) -> Rsp:
         """Connect to the stub a second time, which stops the machine.

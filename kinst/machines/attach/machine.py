@@ -20,12 +20,12 @@ from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.machines.attach.changes import changed_bytes
 from kinst.machines.attach.endpoint import find_endpoint, process_of, remove_stub
-from kinst.machines.attach.find import check, wait_running
+from kinst.machines.attach.find import check, hardware_breakpoints, wait_running
 from kinst.machines.attach.guardian import Guardian, Reached
 from kinst.machines.attach.guest_allocation import GuestAllocation
 from kinst.machines.attach.journal import Journal
 from kinst.machines.attach.ram import Ram
-from kinst.machines.stub.cpus import Debugger
+from kinst.machines.stub.cpus import Debugger, double_hits_told
 from kinst.machines.stub.memory import GuestMemory, read_process
 from kinst.machines.stub.target import StubTarget
 from kinst.wire.companion import Companion
@@ -166,7 +166,8 @@ class AttachedVm(StubTarget):
         reached, descriptor = self._ask("reach")
         assert isinstance(reached, Reached)
         self._rsp = Rsp.adopted(descriptor, reached.agreed)
-        self._stub = Debugger(self._rsp, self.isa, reached.seen)
+        registers = hardware_breakpoints(self._process, self.isa)
+        self._stub = Debugger(self._rsp, self.isa, reached.seen, registers)
         self._stub.handed_back(running=True)
         self.cpus = self._stub.cpus
         self._text = reached.text
@@ -195,6 +196,12 @@ class AttachedVm(StubTarget):
         if undone:
             self._stub.handed_back(running=True)
             self._say(str(undone))
+
+    def insert_breakpoint(self, address: int) -> None:
+        if self._stub.hardware_breakpoints and (told := double_hits_told(os.uname().release)):
+            say, self._say = self._say, lambda text: None  # once
+            say(told)
+        super().insert_breakpoint(address)
 
     @contextmanager
     def _stopped_for(self) -> Iterator[None]:

@@ -44,9 +44,12 @@ class Monitor(Qmp):
         """Return the guest's state: "running", "paused", ..."""
         return str(self.execute("query-status").get("status", "unknown"))
 
-    def uses_kvm(self) -> bool:
-        """Return whether the guest runs under KVM."""
-        return bool(self.execute("query-kvm").get("enabled"))
+    def encrypts(self) -> bool:
+        """Return whether the guest's memory is encrypted (SEV), as far as QEMU says."""
+        try:
+            return bool(self.execute("query-sev").get("enabled"))
+        except TargetError:  # a QEMU without SEV
+            return False
 
     def migrating(self) -> bool:
         """Return whether the guest is being migrated to another QEMU."""

@@ -1,12 +1,14 @@
 """CPUs of a machine through its GDB stub: stopping, registers, breakpoints and steps.
 
-Tested by tests/fuzz/test_stubs.py and tests/vm/other_systems.
+Tested by tests/machines/stub/test_breakpoints.py, tests/fuzz/test_stubs.py and
+tests/vm/other_systems.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kinst.core.errors import TargetError
@@ -19,6 +21,31 @@ from kinst.wire.rsp import Rsp
 _STOP_TIMEOUT = 30.0
 _SIGTRAP = 5
 _STEP_TIMEOUT = 5.0
+# How often a machine runs on, and for how many seconds each time, until a CPU is in the kernel.
+_RUNS, _RUN = 500, 0.002
+
+
+_BLOCKS_INTERRUPTS = (5, 16)  # version of Linux
+
+
+def double_hits_told(release: str) -> str:
+    """Return a message about hosts whose KVM may count a hit of a stop-planted probe twice; "" for
+    other hosts.
+
+    There a step may enter the handler of an interrupt; the probe's instruction then runs after the
+    handler, with the breakpoint in place. Since Linux 5.16 KVM can hold interrupts back during a
+    step (KVM_GUESTDBG_BLOCKIRQ), and QEMU 7.0 asks for it.
+
+    Args:
+        release: the release of the host's kernel.
+    """
+    version = re.match(r"(\d+)\.(\d+)", release)
+    if version is None or (int(version[1]), int(version[2])) >= _BLOCKS_INTERRUPTS:
+        return ""
+    return (
+        f"kinst: under KVM of this host's Linux {version[0]}, a hit of a probe that stops the"
+        " machine may be counted twice; since Linux 5.16 it is not"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +65,28 @@ class Debugger:
     """CPUs of a machine, controlled through its GDB stub; CPU n is the stub's n-th thread.
 
     The machine must be stopped when this object is made.
+
+    A guest that QEMU runs under KVM has few breakpoints in registers of the processor (hardware
+    breakpoints); kinst uses these first. Each further breakpoint is a byte that QEMU writes into
+    the code through the page tables of a selected CPU. These must map the kernel, so a CPU that is
+    in the kernel is selected. (QEMU 7.2 and 10.0, accel/kvm/kvm-all.c: kvm_insert_breakpoint;
+    target/i386/kvm/kvm.c: kvm_arch_insert_sw_breakpoint.) TCG needs none of this.
     """
 
-    def __init__(self, rsp: Rsp, isa: Isa, seen: StubView | None = None) -> None:
+    def __init__(
+        self, rsp: Rsp, isa: Isa, seen: StubView | None = None, hardware_breakpoints: int = 0
+    ) -> None:
         """Ask the stub for its threads and registers.
 
         Args:
             seen: the stub's description, if another process has asked for it already; the stub is
                 not asked then.
+            hardware_breakpoints: how many there are, for a guest under KVM; 0 for other machines.
         """
         self._rsp = rsp
+        self._in_user_mode = isa.paging.in_user_mode
+        self.hardware_breakpoints = hardware_breakpoints
+        self._in_hardware: set[int] = set()
         self._pc = isa.pc
         self._size = len(isa.breakpoint)
         if seen is None:
@@ -88,8 +127,7 @@ class Debugger:
         """
         if self.running:
             return
-        missing = sorted(self._wanted - self._inserted)
-        requests = [self._rsp.breakpoint_request(at, self._size, True) for at in missing]
+        requests = self._insertions(sorted(self._wanted - self._inserted))
         if values:
             requests += self._file.write_requests(self._threads[cpu], values)
         self._forget()
@@ -156,7 +194,10 @@ class Debugger:
     def insert_breakpoint(self, address: int) -> None:
         self._need_stopped("a breakpoint can be inserted")
         if address not in self._wanted:
-            self._rsp.set_breakpoint(address, self._size, True)
+            hardware = self._takes_register(address)
+            if not hardware:
+                self._rsp.ask_ok(self._selection(), "select a CPU")
+            self._rsp.set_breakpoint(address, self._size, True, hardware=hardware)
             self._wanted.add(address)
             self._inserted.add(address)
 
@@ -170,15 +211,63 @@ class Debugger:
         self._wanted.difference_update(addresses)
         there = sorted(self._inserted.intersection(addresses))
         self._inserted.difference_update(there)
-        requests = [self._rsp.breakpoint_request(at, self._size, False) for at in there]
-        self._rsp.ask_ok(requests, "remove a breakpoint")
+        self._rsp.ask_ok(self._removals(there), "remove a breakpoint")
 
     def remove_breakpoint(self, address: int) -> None:
         self._need_stopped("a breakpoint can be removed")
         self._wanted.discard(address)
         if address in self._inserted:
             self._inserted.discard(address)
-            self._rsp.set_breakpoint(address, self._size, False)
+            self._rsp.ask_ok(self._removals([address]), f"remove a breakpoint at {address:#x}")
+
+    def _takes_register(self, address: int) -> bool:
+        """Return whether the breakpoint to insert at an address is a hardware breakpoint, and
+        count it.
+        """
+        if len(self._in_hardware) < self.hardware_breakpoints:
+            self._in_hardware.add(address)
+        return address in self._in_hardware
+
+    def _insertions(self, addresses: Sequence[int]) -> list[bytes]:
+        """Return the requests that insert breakpoints at these addresses."""
+        hardware = {at: self._takes_register(at) for at in addresses}
+        requests = [] if all(hardware.values()) else self._selection()
+        return requests + [
+            self._rsp.breakpoint_request(at, self._size, True, hardware=hardware[at])
+            for at in addresses
+        ]
+
+    def _removals(self, addresses: Sequence[int]) -> list[bytes]:
+        """Return the requests that remove the breakpoints at these addresses."""
+        hardware = {at: at in self._in_hardware for at in addresses}
+        self._in_hardware.difference_update(addresses)
+        requests = [] if all(hardware.values()) else self._selection()
+        return requests + [
+            self._rsp.breakpoint_request(at, self._size, False, hardware=hardware[at])
+            for at in addresses
+        ]
+
+    def _selection(self) -> list[bytes]:
+        """Return the requests after which QEMU can write breakpoints into the kernel's code: under
+        KVM, the selection of a CPU that is in the kernel.
+
+        If all CPUs are in user mode, the machine runs on for a moment, and then again.
+        """
+        if not self.hardware_breakpoints:
+            return []
+        for _ in range(_RUNS):
+            for cpu, thread in enumerate(self._threads):
+                if not self._in_user_mode(self.registers(cpu)):
+                    return [f"Hc{thread}".encode()]
+            self._forget()
+            self._rsp.resume()
+            self.running = True
+            time.sleep(_RUN)
+            self.stop()
+        raise TargetError(
+            "no CPU of the guest was in the kernel when a breakpoint was to be written there",
+            f"use at most {self.hardware_breakpoints} probes that stop the machine",
+        )
 
     def step_over(self, cpu: int, address: int) -> None:
         """Execute the instruction at an address on one CPU, without the breakpoint there.
@@ -189,10 +278,10 @@ class Debugger:
         after a time-out.
         """
         self._need_stopped("a CPU can be stepped")
-        before = []
+        before: list[bytes] = []
         if address in self._inserted:
             self._inserted.discard(address)
-            before.append(self._rsp.breakpoint_request(address, self._size, False))
+            before += self._removals([address])
         deadline = time.monotonic() + _STEP_TIMEOUT
         while True:
             self._forget()

@@ -22,7 +22,7 @@ from kinst.core.words import PAGE
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory, read_process
 from kinst.machines.stub.scan import pointers_in, replace_in
-from kinst.machines.vm.accelerators import TCG
+from kinst.machines.vm.accelerators import KVM, TCG
 from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
 from kinst.machines.vm.retranslation import all_code, code_at_hand
 from kinst.machines.vm.warm import Loading, SavedBearings, warm_start
@@ -94,7 +94,8 @@ class Guest(Target):
             return
         with self._watched():
             self._rsp = Rsp(self.qemu.gdb, running=True)
-            self._debugger = Debugger(self._rsp, self.isa)
+            registers = self._board.HARDWARE_BREAKPOINTS if self._config.accel == KVM else 0
+            self._debugger = Debugger(self._rsp, self.isa, hardware_breakpoints=registers)
             self.cpus = self._debugger.cpus
             if not self._rsp.physical_memory():
                 raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")

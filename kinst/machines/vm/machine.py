@@ -5,6 +5,7 @@ commands.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Complaint, Gone, MachineEvent, Stopped, Terminal
 from kinst.core.system import PageAllocator, VirtualLayout
+from kinst.machines.stub.cpus import double_hits_told
 from kinst.machines.stub.jump_cache import JUMP_CACHE
 from kinst.machines.vm import ABILITIES
 from kinst.machines.vm.accelerators import KVM, TCG
@@ -90,6 +92,7 @@ class Vm(Guest):
         if config.accel == TCG:
             self.abilities = replace(self.abilities, code_table=JUMP_CACHE)
         self._terminal = terminal
+        self._say: Callable[[str], None] = lambda text: None
         self._command_pids = (0, 0)  # of the command, and of the process that passes its output on
         self._init_is_ready = False
         self._shares_mounted = False
@@ -110,6 +113,7 @@ class Vm(Guest):
         Args:
             say: called with a line for the user about a restart.
         """
+        self._say = say
         try:
             self._come_up(say)
         except TargetError as error:
@@ -354,6 +358,12 @@ class Vm(Guest):
         return any(final(self._paging, read, registers, image) for registers in every)
 
     # Running.
+
+    def insert_breakpoint(self, address: int) -> None:
+        if self._config.accel == KVM and (told := double_hits_told(os.uname().release)):
+            say, self._say = self._say, lambda text: None  # once
+            say(told)
+        super().insert_breakpoint(address)
 
     def resume(self) -> None:
         self._beat_seen = time.monotonic()

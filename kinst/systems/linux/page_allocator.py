@@ -18,7 +18,7 @@ from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.user_state import stack_size
 
 # Functions at whose entry a thread may sleep, holds no lock and takes interrupts.  System calls
-# enter them; vmstat_shepherd runs periodically.
+# enter them, the first of them most often; vmstat_shepherd runs every second.
 _ENTRIES = (
     "ksys_read", "ksys_write", "do_sys_openat2", "do_sys_poll", "core_sys_select", "do_epoll_wait",
     "do_futex", "hrtimer_nanosleep", "kernel_wait4", "vmstat_shepherd",

@@ -19,7 +19,7 @@ from kinst.wire.other_process import OtherProcess
 RUNS = {
     "query-status": {"status": "running", "running": True},
     "query-migrate": {},
-    "query-kvm": {"enabled": False, "present": True},
+    "query-sev": {"enabled": False},
     "query-chardev": [],
     "qmp_capabilities": {},
 }
@@ -82,7 +82,7 @@ def test_a_machine_that_runs(monitor: FakeMonitor, tmp_path: Path) -> None:
             ("query-migrate", {"status": state}, "is migrating")
             for state in ("setup", "active", "postcopy-active", "device", "pre-switchover")
         ],
-        ("query-kvm", {"enabled": True, "present": True}, "KVM"),
+        ("query-sev", {"enabled": True}, "encrypted"),
     ],
 )  # fmt: skip
 def test_what_is_refused(
