@@ -1,7 +1,6 @@
 """CPUs of a machine through its GDB stub: stopping, registers, breakpoints and steps.
 
-Tested by tests/machines/stub/test_breakpoints.py, tests/fuzz/test_stubs.py and
-tests/vm/other_systems.
+Tested by tests/fuzz/test_stubs.py and tests/vm/other_systems.
 """
 
 from __future__ import annotations
