@@ -2,8 +2,9 @@
 
 That /dev/kvm can be opened proves nothing: on some hosts QEMU then fails, or a guest hangs early in
 its boot. The proof is the first guest itself: it is started under KVM, and if it does not come up,
-it is started again under TCG. Both outcomes are recorded for later guests with the same kernel. A
-record is valid until the host boots or QEMU is replaced.
+it is started again under TCG. Both outcomes are recorded for later guests with the same kernel. As
+long as no guest has come up under KVM, a failure counts for all kernels. A record is valid until
+the host boots or QEMU is replaced.
 
 Tested by tests/machines/vm/test_kvm.py.
 """
@@ -26,11 +27,11 @@ from kinst.machines.vm.accelerators import KVM, TCG, accelerator_of, says_accele
 from kinst.wire.child_process import boot_id, find_program
 
 DEVICE = Path("/dev/kvm")
-SILENCE = 10.0  # seconds; see Accelerator
+SILENCE = 8.0  # seconds; see Accelerator
 # Errors that pass without a boot of the host: another hypervisor has the processor, or memory is
 # short.
 _PASSING = tuple(os.strerror(number) for number in (errno.EBUSY, errno.ENOMEM))
-_NOT_TRIED = "no guest has been started under it since this host's boot"
+_NOT_TRIED = "no guest has been started under KVM since this host's boot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class KvmRecord:
 
         Args:
             cache: the cache folder.
-            kernel: the guest's kernel; None to ask about all kernels.
+            kernel: the guest's kernel; None if no certain kernel is meant.
 
         Raises TargetError if QEMU is missing.
         """
@@ -86,12 +87,10 @@ class KvmRecord:
         """Return "" if a guest with this kernel has come up under KVM, the reason if it has not,
         and None if that was not tried since the host's boot.
 
-        For all kernels: "" if any has come up, else the reason of one that has not.
+        If no guest at all has come up, the reason of another kernel counts for this one.
         """
         outcomes = self._outcomes()
-        if self._kernel:
-            return outcomes.get(self._kernel)
-        return min(outcomes.values(), default=None)
+        return outcomes.get(self._kernel, min(outcomes.values(), default=None) or None)
 
     def came_up(self) -> None:
         """Record that a guest has come up under KVM."""
@@ -162,10 +161,12 @@ def choose(
     proved = outcome == ""
     reason = "a guest has come up under it since this host's boot" if proved else _NOT_TRIED
     silence = math.inf if proved or options.accel else SILENCE
-    if options.initrd or options.qemu_args:
-        record = None  # these may be what fails
+    own = bool(options.initrd or options.qemu_args)  # these may be what fails
+    record = None if own else record
     if options.accel:
         return Accelerator(KVM, "--accel says so", True, silence, record)
+    if own and not proved:
+        return Accelerator(TCG, f"{_NOT_TRIED}, without --initrd and --qemu-arg")
     return Accelerator(KVM, reason, False, silence, record)
 
 

@@ -106,11 +106,14 @@ def test_a_guest_that_did_not_come_up_counts_for_its_kernel(
     KvmRecord(tmp_path, ISA.board, kernel).failed("failed to set MSR 0x10a")
     chosen = choose(ISA, NONE, kernel, tmp_path, device)
     assert chosen.name == "tcg" and "MSR 0x10a" in chosen.reason
-    assert "MSR 0x10a" in choose(ISA, NONE, None, tmp_path, device).reason  # of any kernel
     assert choose(ISA, ASKED, kernel, tmp_path, device).name == "kvm"
     other = tmp_path / "other"
     other.touch()
+    assert choose(ISA, NONE, other, tmp_path, device).name == "tcg"  # none has come up
+    KvmRecord(tmp_path, ISA.board, kernel.parent).came_up()
     assert choose(ISA, NONE, other, tmp_path, device).name == "kvm"
+    assert choose(ISA, NONE, None, tmp_path, device).name == "kvm"
+    assert choose(ISA, NONE, kernel, tmp_path, device).name == "tcg"
 
 
 def test_a_record_ends_with_the_hosts_boot_and_with_qemu(
@@ -148,7 +151,11 @@ def test_what_may_pass_is_not_recorded(tmp_path: Path, kernel: Path) -> None:
 def test_a_guest_with_the_users_own_parts_proves_nothing(
     tmp_path: Path, kernel: Path, device: Path
 ) -> None:
-    for options in (MachineOptions(initrd="/i"), MachineOptions(qemu_args=("-s",))):
+    every = (MachineOptions(initrd="/i"), MachineOptions(qemu_args=("-s",)))
+    for options in every:
+        assert choose(ISA, options, kernel, tmp_path, device).name == "tcg"
+    KvmRecord(tmp_path, ISA.board, kernel).came_up()
+    for options in every:
         chosen = choose(ISA, options, kernel, tmp_path, device)
         assert chosen.name == "kvm" and chosen.falls_back and chosen.record is None
 
