@@ -138,6 +138,8 @@ def test_a_record_ends_with_the_hosts_boot_and_with_qemu(
     kernel.write_bytes(b"another kernel")
     assert record.outcome() == "hangs"  # of the old file
     monkeypatch.undo()
+    assert KvmRecord(tmp_path, ISA.board, kernel).outcome() == "hangs"  # none has come up
+    KvmRecord(tmp_path, ISA.board, tmp_path).came_up()
     assert KvmRecord(tmp_path, ISA.board, kernel).outcome() is None
 
 
