@@ -36,9 +36,10 @@ _BEAT_SILENCE = 5.0  # seconds without a timer tick before the CPUs are examined
 # Seconds without output from a kernel that boots under TCG, after which QEMU must translate code
 # again: the code that the CPUs execute, and at last all of it.
 _SILENCES = (4.0, 8.0, 30.0)
-# The host is too busy to try KVM if a guest's CPUs wait for one of the host's in this part of the
-# time.  The guest then has this many times as long to boot under KVM.
-_BUSY, _TIMES_BUSY = 0.25, 3
+# The host is too busy to try KVM if a guest's CPUs have run for less than these seconds, and were
+# ready but had no CPU of the host in this part of the time.  The guest then has this many times as
+# long to boot under KVM.
+_ENOUGH, _BUSY, _TIMES_BUSY = 2.0, 0.25, 3
 _COMMAND_LIMIT = 64 * 1024  # bytes
 
 
@@ -143,7 +144,7 @@ class Vm(Guest):
             say: called with a line for the user.
         """
         reason = error.message.splitlines()[0]
-        busy = self._waited() > _BUSY * (time.monotonic() - self._started)
+        busy = self._is_starved()
         say(f"kinst: under KVM, {reason}; starting the guest again under TCG")
         self.qemu.close()
         record = self._accelerator.record
@@ -157,14 +158,16 @@ class Vm(Guest):
         if record is not None and not busy:
             record.failed(reason)
 
-    def _waited(self) -> float:
-        """Return for how many seconds the guest's CPUs were ready to run and had no CPU of the
-        host, in all; 0 if QEMU has ended.
+    def _is_starved(self) -> bool:
+        """Return whether the guest's CPUs have had too little time on the host to come up; False if
+        QEMU has ended.
         """
         try:
-            return OtherProcess(self.qemu.pid).waited() / 1e9
+            process = OtherProcess(self.qemu.pid)
+            ran, waited = process.busy() / 1e9, process.waited() / 1e9
         except (TargetError, OSError):
-            return 0.0
+            return False
+        return ran < _ENOUGH and waited > _BUSY * (time.monotonic() - self._started)
 
     def _boot(self, say: Callable[[str], None]) -> None:
         """Boot the guest, stop it when its kernel is up, and save its state for later guests if
@@ -209,8 +212,9 @@ class Vm(Guest):
 
         def over() -> bool:
             silence = time.monotonic() - self.qemu.console.heard
-            hangs = silence > limit and silence > min(limit + self._waited(), _TIMES_BUSY * limit)
-            return self._hears_init() or hangs
+            if self._hears_init() or silence > _TIMES_BUSY * limit:
+                return True
+            return silence > limit and not self._is_starved()
 
         self.qemu.wait_for(over, _BOOT_SECONDS, "booted")
         if not self._hears_init():

@@ -10,6 +10,9 @@ MODULE is rig_module/rig.c, without which the emulated processor finds no hardwa
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ from kinst.core.paths import cache_folder
 from kinst.events import Record
 from kinst.isa import load
 from kinst.kernels.fetch import Prepared, prepared
+from kinst.machines.attach.monitor import Monitor
 from kinst.machines.vm.opening import describe_host
 from kinst.systems.linux.guest.initramfs import build
 from kinst.wire.kernel_module import load_module
@@ -37,6 +41,12 @@ MODULE, READS = Path(sys.argv[1]), Path(sys.argv[2])
 APPEND = "quiet nokaslr"
 MANY, FEW = 2000, 10  # reads, and reads that stop the machine at each hit
 BOOT_SECONDS = 400.0
+KILLS = int(os.environ.get("KINST_TEST_KILLS", "20"))
+SLEEP = 5  # seconds
+# Functions that kinst changes for EVERY: those of the probes, and of breakpoints.
+CHANGED = ("vfs_read", "exc_int3")
+# Physical address 0 of a kernel that KASLR has not moved; bytes to compare of each function.
+LINKED, PAGE = 0xFFFF_FFFF_8000_0000, 4096
 OWN = '/execname == "reads"/'
 EVERY = f"kinst::vfs_read: {OWN} {{ @[probename] = count(); }}"
 FIRST = f"kinst::vfs_read:0 {OWN} {{ @[probename] = count(); }}"
@@ -90,7 +100,7 @@ class Plain:
     """
 
     def __init__(self, folder: Path, cpus: int, append: str) -> None:
-        self._log = folder / "log"
+        self._folder, self._log = folder, folder / "log"
         init, initrd = folder / "init", folder / "initrd"
         init.write_text(INIT)
         init.chmod(0o755)
@@ -98,7 +108,8 @@ class Plain:
         argv = f"""qemu-system-x86_64 -machine q35 -accel kvm -cpu host -nodefaults -display none
             -no-reboot -m 256 -smp {cpus} -kernel {kernel().kernel} -initrd {initrd} -serial
             chardev:c -chardev socket,id=c,path={folder}/c,server=on,wait=off,logfile={self._log}
-            -gdb unix:{folder}/gdb,server=on,wait=off""".split()
+            -gdb unix:{folder}/gdb,server=on,wait=off
+            -qmp unix:{folder}/qmp,server=on,wait=off""".split()
         line = f"console=ttyS0 {APPEND} rdinit=/e2e-init no_timer_check cryptomgr.notests {append}"
         self._qemu = subprocess.Popen([*argv, "-append", line])
         self.pid = self._qemu.pid
@@ -130,6 +141,19 @@ class Plain:
             heard += more
         lines = heard.decode(errors="replace").replace("\r", "").splitlines()
         return "\n".join(line for line in lines[-4:] if "ma''rk" not in line and mark not in line)
+
+    def text(self) -> dict[str, bytes]:
+        """Return the bytes of functions that kinst changes, as QEMU's monitor has them in RAM."""
+        lines = self.run(f"grep -wE '{'|'.join(CHANGED)}' /proc/kallsyms").splitlines()
+        saved = self._folder / "saved"
+        found = {}
+        with Monitor(str(self._folder / "qmp")) as monitor:
+            for address, _, name in map(str.split, lines):
+                place = {"val": int(address, 16) - LINKED, "size": PAGE, "filename": str(saved)}
+                monitor.execute("pmemsave", place)
+                found[name] = saved.read_bytes()
+        assert set(found) == {*CHANGED}, lines
+        return found
 
     def close(self) -> None:
         self._qemu.kill()
@@ -185,7 +209,77 @@ def attached(cpus: int, append: str, ways: Sequence[tuple[str, str, int]]) -> ob
         return {"counts": counts, "runs on": guest.run(f"reads {FEW}"), "said": guest.said()}
 
 
+def killed() -> object:
+    """Kill kinst with SIGKILL while it attaches, plans, traces, or ends, KILLS times.
+
+    Returns in how many of these times the guest ran on with its text as before, and the moments in
+    seconds.
+    """
+    draw = random.Random(os.environ.get("KINST_TEST_SEED", "1"))
+    with plain() as guest:
+        before, moments, good = guest.text(), [], 0
+
+        def trace() -> None:
+            os.setsid()
+            with kinst.attach(machine=guest.pid, kernel=kernel().debug) as machine:
+                machine.run(EVERY, seconds=5.0)
+
+        def ended(session: int) -> bool:
+            """Return whether kinst and its guardian have ended."""
+            for folder in Path("/proc").iterdir():
+                with suppress(OSError):
+                    if folder.name.isdecimal():
+                        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                        if int(fields[3]) == session and fields[0] != "Z":
+                            return False
+            return True
+
+        whole = 0.0
+        for number in range(KILLS + 1):
+            started = time.monotonic()
+            child = os.fork()
+            if not child:
+                try:
+                    trace()
+                finally:
+                    os._exit(0)
+            if number:  # the first run shows how long one takes
+                moments.append(round(draw.uniform(0.0, whole), 1))
+                time.sleep(moments[-1])
+                os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            while not ended(child):
+                assert time.monotonic() < started + BOOT_SECONDS, "the guardian does not end"
+                time.sleep(0.1)
+            whole = whole or time.monotonic() - started
+            good += f"reads {FEW} ns" in guest.run(f"reads {FEW}") and guest.text() == before
+        return {"good": good, "of": KILLS + 1, "moments": sorted(moments)}
+
+
+def timers() -> object:
+    """Return what timers counted while a guest slept for SLEEP seconds, and how long a trace with a
+    limit took.
+    """
+    options = {"quiet": True}
+    program = "profile-97 { @p[cpu] = count(); } tick-1s { @t = count(); }"
+    with kinst.boot(accel="kvm", append=APPEND, cpus=2, memory="256m") as machine:
+        started = time.monotonic()
+        found = machine.run(program, f"sleep {SLEEP}", options=options).aggregations
+        took = time.monotonic() - started
+        started = time.monotonic()
+        limited = machine.run(program, "sleep 600", options=options, seconds=SLEEP)
+        return {
+            "profile": {cpu: count for (cpu,), count in found["p"].items()},
+            "tick": found["t"][()],
+            "took": took,
+            "limited": time.monotonic() - started,
+            "reason": limited.reason,
+        }
+
+
 CHECKS: dict[str, Callable[[], object]] = {
+    "killed": killed,
+    "timers": timers,
     "boot": boot,
     "attach": lambda: attached(1, "", WAYS),
     "attach to two CPUs": lambda: attached(2, "", WAYS),

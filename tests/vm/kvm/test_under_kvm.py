@@ -103,6 +103,23 @@ def test_counts_are_exact(inside: Callable[..., dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
+def test_killed_at_any_moment(inside: Callable[..., dict[str, Any]]) -> None:
+    found = inside("killed")["killed"]
+    assert found["good"] == found["of"] > 1, found
+
+
+@pytest.mark.slow
+def test_timers_and_limits(inside: Callable[..., dict[str, Any]]) -> None:
+    """An emulated processor is late at times, but nothing comes too often, or does not end."""
+    found = inside("timers")["timers"]
+    assert found["reason"] == "interrupted"
+    assert 1 <= found["tick"] <= found["took"] + 1
+    assert len(found["profile"]) == 2
+    assert all(1 < count < 97 * found["took"] + 2 for count in found["profile"].values())
+    assert found["limited"] < 60
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("check", ["attach to two CPUs", "attach with PTI"])
 def test_attached_to_other_guests(inside: Callable[..., dict[str, Any]], check: str) -> None:
     check_attached(inside(check)[check])
