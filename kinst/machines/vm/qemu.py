@@ -158,11 +158,11 @@ def _head(kernel: Path) -> bytes:
 def can_be_saved(config: VmConfig, board: Board) -> bool:
     """Return whether the state of a guest with this configuration can be saved and loaded.
 
-    False under KVM; with the user's own initrd, in which nothing sets the clock after loading; with
-    the user's arguments for QEMU, which may name files that change; and with folders of the host
-    whose devices are present from the start, since QEMU cannot save such devices.
+    False with the user's own initrd, in which nothing sets the clock after loading; with the user's
+    arguments for QEMU, which may name files that change; and with folders of the host whose devices
+    are present from the start, since QEMU cannot save such devices.
     """
-    if config.states is None or not config.control or config.qemu_args or config.accel != TCG:
+    if config.states is None or not config.control or config.qemu_args:
         return False
     return isinstance(config.initrd, bytes) and not (config.shares and not board.CARD_SLOT)
 
