@@ -2,8 +2,7 @@
 
     record_page.py PAGE [NUMBER ...]
 
-A command is a line that begins with "$ " in a ```console block, with the lines that a backslash or
-an open quote continues; its output is what follows, up to the next command or the end of the block.
+The commands are those of the ```console blocks, as tools/page_examples.py reads them.
 Numbers choose blocks (from 1). The commands run in the top folder of the repository, with the kinst
 of the Python that runs this.
 """
@@ -11,10 +10,10 @@ of the Python that runs this.
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 from pathlib import Path
 
+from tools.page_examples import typed_commands
 from tools.record_terminal import run
 
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
@@ -23,30 +22,11 @@ _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
 def record_block(block: str) -> str:
     """Return a ```console block with new output below each of its commands."""
     parts = []
-    for command in typed(block):
+    for command in (one.text for one in typed_commands(block)):
         shown = run(command).strip("\n")
         parts.append(f"$ {command}\n{shown}\n" if shown else f"$ {command}\n")
         print(parts[-1], end="", flush=True)
     return "".join(parts)
-
-
-def typed(block: str) -> list[str]:
-    """Return the commands of a ```console block."""
-    commands: list[str] = []
-    open_ = False
-    for line in block.splitlines():
-        if open_:
-            commands[-1] += f"\n{line}"
-        elif line.startswith("$ "):
-            commands.append(line.removeprefix("$ "))
-        else:
-            continue
-        try:
-            shlex.split(commands[-1])
-            open_ = line.endswith("\\")
-        except ValueError:  # a quote is open, or nothing follows the backslash
-            open_ = True
-    return commands
 
 
 def main() -> int:

@@ -7,18 +7,17 @@ Tested by tests/vm/views/test_call_flow.py.
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain
 
-from kinst.api import Machine, Report, Request
+from kinst.api import Machine, Request
 from kinst.cli.guard import say, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.outcome import finished
-from kinst.cli.progress import Progress
+from kinst.cli.reporting import user_report
 from kinst.cli.steps import Steps
 from kinst.errors import KinstError
 from kinst.events import Aggregation, Batch, Event, Lost, Record
@@ -78,25 +77,6 @@ class _Followed:
     caller: CallingThread | None
     unfollowed: Sequence[Unfollowed]
     status: int
-
-
-class _StepReport(Report):
-    """A Report that also prints, after each stage of a trace, the step that begins.
-
-    Attributes:
-        steps: prints the steps.
-        running: name of the step while the command runs.
-    """
-
-    steps: Steps
-    running: str
-
-    def stage(self, name: str) -> None:
-        super().stage(name)
-        if name == "code and plan":
-            self.steps.begin("planting")
-        elif name == "plant":
-            self.steps.begin(self.running)
 
 
 class _Follower:
@@ -159,12 +139,17 @@ def traced_call(
     Raises:
         KinstError: the function was not called, or cannot be traced.
     """
-    report = _StepReport(
-        say, Progress("kinst"), time.monotonic(), request.verbose, left_out=_nothing
-    )
+    running = "running the command" if request.command else "waiting for a call"
+    following = {"code and plan": "planting", "plant": running}  # step that a stage's end begins
+    report = user_report(request)
+    report.left_out = _nothing
     with Steps(say) as steps, Machine(replace(request, arguments=()), report=report) as machine:
-        report.steps = steps
-        report.running = "running the command" if request.command else "waiting for a call"
+
+        def stage_ended(name: str) -> None:
+            if name in following:
+                steps.begin(following[name])
+
+        report.on_stage = stage_ended
         steps.begin("starting the machine")
         root = _root(machine, pattern)
         follower = _Follower(machine, request, interrupts, steps)
@@ -242,7 +227,10 @@ def _heading(function: str, caller: CallingThread | None, seen: int, *, whole: b
     """
     if caller is None:
         return ""
-    which = f"the first of {_counted(seen, 'call')}" if whole else "the first call"
+    if not whole:
+        which = "the first call"
+    else:
+        which = "the only call" if seen == 1 else f"the first of {seen} calls"
     return f"{function} in {caller.execname}, pid {caller.pid}, CPU {caller.cpu}: {which}\n"
 
 
@@ -284,13 +272,13 @@ def _followed(
 
 
 def _functions(machine: Machine, name: str) -> list[FunctionKey]:
-    """Return the functions that match a name, without parts that the compiler moved away (.cold);
-    an empty list if no function matches."""
+    """Return the functions that match a name, without parts that the compiler has split off; an
+    empty list if no function matches."""
     try:
-        found = [one.function for one in machine.functions(name)]
+        found = [one.function for one in machine.functions(name) if not one.is_part]
     except KinstError:
         return []
-    return [(one.module, one.name) for one in found if ".cold" not in one.name]
+    return [(one.module, one.name) for one in found]
 
 
 def _reason(one: Unfollowed, refused: dict[int, str]) -> str:

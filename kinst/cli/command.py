@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from kinst import api
-from kinst.api import Report, Request
+from kinst.api import Request
 from kinst.cli.commands import command, commands
 from kinst.cli.guard import UsageError, guarded, say, standard_files, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import CommandLine, help_text, parse
-from kinst.cli.progress import Progress
+from kinst.cli.reporting import user_report
 from kinst.errors import DError, KinstError
 from kinst.version import __version__
 
@@ -76,11 +76,7 @@ def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
     loaded.
     """
     path, request = line.request.output, line.request
-    progress = Progress("kinst")
-    report = Report(
-        say, progress, started_at(), request.verbose,
-        confirm=None if request.yes else progress.confirm,
-    )  # fmt: skip
+    report = user_report(request, started_at())
     compiled = None
     if not request.of_file:
         compiler = api.Compiler(request, report)

@@ -337,6 +337,7 @@ class _Words:
             UsageError: options contradict each other.
         """
         values = self._values
+        _check_quotes(values.get("programs", ()), rest)
         machine = MachineOptions(**self._machine(), **_of(MachineOptions, values))
         request = Request(machine, arguments=tuple(rest), **_of(Request, values))
         line = CommandLine(request, **_of(CommandLine, values))
@@ -366,6 +367,17 @@ class _Words:
                 raise UsageError(f"{names}: one machine at a time", "leave out one of them")
             fields["stub_address"] = given[other.option.name]
         return fields
+
+
+def _check_quotes(programs: Sequence[ProgramText], arguments: Sequence[str]) -> None:
+    """Raise UsageError if a clause's { is an argument of its own, because the shell has split a
+    program without quotes into words."""
+    for one in programs:
+        if one.letter != "s" and "{" not in one.text and any(w.startswith("{") for w in arguments):
+            raise UsageError(
+                f"the shell has split the program after {one.text}",
+                f"quote it: -{one.letter} '{one.text} {{ ... }}'",
+            )
 
 
 def _of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from kinst import api
-from kinst.api import ProgramText, Report, Request
+from kinst.api import ProgramText, Request
 from kinst.cli.ending import ending_text
 from kinst.cli.guard import say, write
 from kinst.cli.interrupts import Interrupts
-from kinst.cli.progress import Progress
+from kinst.cli.reporting import user_report
 from kinst.errors import KinstError
 from kinst.events import Aggregation, End, Event, Fault, Lost, Message, Output, Shell
 from kinst.views.picture import Heading
@@ -95,12 +94,7 @@ def traced(
 
 def open_machine(request: Request) -> Machine:
     """Return the machine of a request; its messages and progress go to standard error."""
-    progress = Progress("kinst")
-    report = Report(
-        say, progress, time.monotonic(), request.verbose,
-        confirm=None if request.yes else progress.confirm,
-    )  # fmt: skip
-    return api.Machine(request, report=report)
+    return api.Machine(request, report=user_report(request))
 
 
 def trace_of(machine: Machine, request: Request) -> Trace:

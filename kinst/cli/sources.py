@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from kinst.api import find_source, package_of, read_sources
-from kinst.cli.guard import say
 from kinst.cli.progress import Progress
 
 
-def source_lines(given: str, release: str, files: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return the lines of those source files that are available, by file. If none is available,
-    print the reason and return {}.
+@dataclass(frozen=True, slots=True)
+class SourceFiles:
+    """Source files of a kernel.
+
+    Attributes:
+        lines: text of each file that is available, by file.
+        missing: why no text is shown, and what to do; "" if there is text.
+    """
+
+    lines: Mapping[str, Sequence[str]]
+    missing: str = ""
+
+
+def source_files(given: str, release: str, files: Sequence[str]) -> SourceFiles:
+    """Return the text of source files.
 
     Args:
         given: value of --source; "" without --source.
@@ -22,9 +34,9 @@ def source_lines(given: str, release: str, files: Sequence[str]) -> dict[str, Se
     if place is None:
         package = package_of(release)
         install = f", or apt install {package}" if package else ""
-        say(f"kinst: no source text is shown: --source DIR{install}")
-        return {}
+        return SourceFiles({}, f"no source text is shown: --source DIR{install}")
     found = read_sources(place, files, Progress("kinst"))
     if files and not found:
-        say(f"kinst: no source text is shown: {place} has no {files[0]} nor any other of its files")
-    return found
+        missing = f"{place} has no {files[0]} nor any other of its files"
+        return SourceFiles({}, f"no source text is shown: {missing}")
+    return SourceFiles(found)

@@ -14,10 +14,9 @@ from typing import Self
 
 import numpy as np
 
-from kinst.api import Machine, Program, ProgramText, Report, Request, Trace
-from kinst.cli.guard import say
+from kinst.api import Machine, Program, ProgramText, Request, Trace
 from kinst.cli.interrupts import Interrupts
-from kinst.cli.progress import Progress
+from kinst.cli.reporting import user_report
 from kinst.errors import DError, GoneError, KinstError, ScratchUsedUpError, TargetError
 from kinst.events import Batch, End, Event, Message, Output, Shell
 from kinst.render import Destination, renderer
@@ -157,9 +156,7 @@ class Runner:
 
     def _compiled(self, asked: Request) -> tuple[Machine, Program]:
         if self._machine is None:
-            progress = Progress("kinst")
-            confirm = None if self._request.yes else progress.confirm
-            report = Report(say, progress, time.monotonic(), confirm=confirm)
+            report = user_report(replace(self._request, verbose=False))  # -v is of the results
             self._machine = Machine(self._request, report=report)
         program = self._machine.compile_request(asked)
         if asked.command or self._machine.needs_kernel(program):

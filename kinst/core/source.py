@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from kinst.core.dataclass import dataclass
 from kinst.core.probe import Function
+from kinst.core.words import COLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,11 @@ class SourceFunction:
     line: int
     lines: tuple[CodeLine, ...]
     inlined: tuple[InlinedCode, ...]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether this is a part that the compiler has split off."""
+        return COLD in self.function.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ class Report:
         stages: name and end, in monotonic seconds, of each stage so far.
         left_out: called with a message about probes that a program matches and kinst cannot trace;
             None to call `say`.
+        on_stage: called with the name of each stage that has ended; None to call nothing.
         confirm: called to ask whether to download something of so many bytes; None to download
             without asking.
     """
@@ -34,6 +35,7 @@ class Report:
     stages: list[tuple[str, float]] = field(default_factory=list)
     left_out: Callable[[str], None] | None = None
     confirm: Callable[[str, int], bool] | None = None
+    on_stage: Callable[[str], None] | None = None
 
     def begin(self) -> None:
         """Forget the stages, and start the time anew for another program on an open machine."""
@@ -43,6 +45,8 @@ class Report:
     def stage(self, name: str) -> None:
         """Record that a stage has just ended."""
         self.stages.append((name, time.monotonic()))
+        if self.on_stage is not None:
+            self.on_stage(name)
 
     def tell_stages(self) -> None:
         """Report how long each stage took so far, if details are reported (-v)."""

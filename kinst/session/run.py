@@ -26,7 +26,7 @@ from kinst.session.values import EnabledSite, TracePlan
 
 OUTPUT_PIECES = 64  # pieces of the command's output that wait for the client at most
 OUTPUT_SECONDS = 0.1  # how long the command's output waits at most
-MISSED_SECONDS = 1.0  # seconds between two reports of missed firings
+MISSED_SECONDS = 60.0  # seconds between two reports of missed firings
 BATCH = "batch"  # reason of End if another batch follows
 OVERLOAD = "overload"  # reason of End if the probes left the kernel no time
 UNRESPONSIVE = "kinst: processing aborted: Abort due to systemic unresponsiveness"  # dtrace(1)'s

@@ -25,19 +25,20 @@ from kinst.views.flow_svg import flow_svg, heat_class
 from kinst.views.html_page import interactive_page
 
 
-def annotated_html(annotations: Sequence[Annotation], title: str) -> str:
+def annotated_html(annotations: Sequence[Annotation], title: str, no_source: str = "") -> str:
     """Return an HTML page that shows annotated functions.
 
     Args:
         annotations: the functions with their results, in the order of the page.
         title: what was traced, for the heading.
+        no_source: why the page has no source text, and what to do; "" if it has.
     """
     data = [_Function(one, f"f{number}").data() for number, one in enumerate(annotations)]
     graphs = "".join(
         f'<div class="graph" data-function="{number}">{flow_svg(one, f"f{number}")}</div>'
         for number, one in enumerate(annotations)
     )
-    return interactive_page("annotate", "annotated", title, {"GRAPHS": graphs}, data)
+    return interactive_page("annotate", "annotated", title, {"GRAPHS": graphs}, data, no_source)
 
 
 class _Function:

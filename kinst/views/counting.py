@@ -9,7 +9,7 @@ from itertools import chain
 
 from kinst.core.code import OUTSIDE, CodeInstruction, FunctionCode
 from kinst.core.errors import KinstError
-from kinst.core.words import MASK
+from kinst.core.words import COLD, MASK
 from kinst.events import Aggregation
 from kinst.views.flow import EdgeKey, FlowCounts, Question, questions, solve
 
@@ -105,6 +105,17 @@ def site_rows(found: Aggregation) -> Mapping[tuple[str, str, int], object]:
             )
         rows[str(key[0]), str(key[1]), int(key[2])] = value
     return rows
+
+
+def counted_functions(found: Sequence[Aggregation]) -> list[str]:
+    """Return the functions whose instructions an aggregation of counts has, as MODULE:NAME. A part
+    that the compiler has split off counts for its function. Raises KinstError if there are none."""
+    counts = next((one for one in found if one.name == COUNT), None)
+    rows = site_rows(counts) if counts is not None else {}
+    names = [f"{module}:{name.partition(COLD)[0]}" for module, name, _ in rows]
+    if not names:
+        raise KinstError("the result has no counts of functions", "kinst annotate -d FUNCTION...")
+    return list(dict.fromkeys(names))
 
 
 def counted(

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 from kinst.core.code import FunctionCode
 from kinst.core.source import SourceFunction, TracedSite
-from kinst.core.words import COLD
 from kinst.events import Aggregation
 from kinst.views.flow import FlowCounts
 
@@ -251,9 +250,14 @@ def _add_functions(
     """
     begin = function.function.address
     whole_range = ((begin, begin + function.function.size),)
-    moved = COLD in function.function.name
     bodies: list[_Body] = [
-        (function.name, function.file, function.line, None if moved else begin, whole_range)
+        (
+            function.name,
+            function.file,
+            function.line,
+            None if function.is_part else begin,
+            whole_range,
+        )
     ]
     bodies += [(one.name, one.file, one.line, one.entry, one.ranges) for one in function.inlined]
     for name, file, line, entry, ranges in bodies:

@@ -14,7 +14,9 @@ NEAR = 3  # lines to show around each line with code, in a file whose code was o
 Source = Mapping[str, Sequence[str]]
 
 
-def coverage_html(coverage: Coverage, sources: Source, title: str, notes: Sequence[str]) -> str:
+def coverage_html(
+    coverage: Coverage, sources: Source, title: str, notes: Sequence[str], no_source: str = ""
+) -> str:
     """Return an HTML page that shows a coverage.
 
     Args:
@@ -22,6 +24,7 @@ def coverage_html(coverage: Coverage, sources: Source, title: str, notes: Sequen
         sources: lines of source text by file; a file that is not available is missing.
         title: what was traced, for the heading.
         notes: details for the heading, such as the kernel's release.
+        no_source: why the page has no source text, and what to do; "" if it has.
     """
     paths = sorted(coverage.files, key=lambda path: (not coverage.files[path].own, path))
     data = {"files": [_file(path, coverage.files[path], sources.get(path)) for path in paths]}
@@ -29,7 +32,7 @@ def coverage_html(coverage: Coverage, sources: Source, title: str, notes: Sequen
         "NOTES": escape(" · ".join([*_figures(coverage.files.values()), *notes])),
         "FILES": _table(paths, coverage.files),
     }
-    return interactive_page("cover", "coverage", title, parts, data)
+    return interactive_page("cover", "coverage", title, parts, data, no_source)
 
 
 def _figures(covered: Iterable[FileCoverage]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def interactive_page(
-    command: str, name: str, title: str, parts: Mapping[str, str], data: Any
+    command: str, name: str, title: str, parts: Mapping[str, str], data: Any, notice: str = ""
 ) -> str:
     """Return the text of a self-contained HTML page.
 
@@ -23,6 +23,7 @@ def interactive_page(
         title: what was traced.
         parts: HTML for each {{KEY}} in the body, by key.
         data: values that the page's script gets as JSON.
+        notice: a sentence to show above the panes; "" for none.
     """
     # "</" would end the script that contains the data.
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", "<\\/")
@@ -31,6 +32,7 @@ def interactive_page(
         "STYLE": _read("page.css") + _read(f"{name}.css"),
         "BODY": _read(f"{name}.html").rstrip("\n"),
         "TITLE": escape(title),
+        "NOTICE": f'<p id="notice">{escape(notice)}</p>\n' if notice else "",
         "SCRIPT": _read(f"{name}.js"),
         **parts,
         "DATA": text,

@@ -39,6 +39,11 @@ def test_help_begins_with_usage_and_three_one_liners(capsys: pytest.CaptureFixtu
             "kinst: --kernel ./6.12 needs its vmlinux with symbols (--debug VMLINUX)",
         ),
         (["-c", "", "-n", "BEGIN"], "kinst: -c: no command"),
+        (
+            ["-n", "kinst::vfs_read:0", "/pid/", "{", "@=count()", "}"],
+            "kinst: the shell has split the program after kinst::vfs_read:0"
+            " (quote it: -n 'kinst::vfs_read:0 { ... }')",
+        ),
     ],
 )
 def test_wrong_command_line(

@@ -6,26 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from kinst.cli.sources import source_lines
+from kinst.cli.sources import SourceFiles, source_files
 from kinst.errors import KinstError
 
 
-def test_the_lines_of_files_that_are_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_lines_of_files_that_are_there(tmp_path: Path) -> None:
     (tmp_path / "fs").mkdir()
     (tmp_path / "fs/read.c").write_text("one\ntwo\n")
-    found = source_lines(str(tmp_path), "6.1.0", ["./fs/read.c", "fs/none.c"])
-    assert found == {"./fs/read.c": ["one", "two"]}
-    assert capsys.readouterr().err == ""
+    found = source_files(str(tmp_path), "6.1.0", ["./fs/read.c", "fs/none.c"])
+    assert found == SourceFiles({"./fs/read.c": ["one", "two"]})
 
 
-def test_why_there_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert source_lines("", "0.9.1-none", ["fs/read.c"]) == {}
-    assert capsys.readouterr().err == (
-        "kinst: no source text is shown: --source DIR, or apt install linux-source-0.9\n"
+def test_why_there_is_none(tmp_path: Path) -> None:
+    assert source_files("", "0.9.1-none", ["fs/read.c"]) == SourceFiles(
+        {}, "no source text is shown: --source DIR, or apt install linux-source-0.9"
     )
-    assert source_lines(str(tmp_path), "6.1.0", ["fs/read.c"]) == {}
-    assert f"{tmp_path} has no fs/read.c nor any other of its files" in capsys.readouterr().err
+    found = source_files(str(tmp_path), "6.1.0", ["fs/read.c"])
+    assert not found.lines
+    assert f"{tmp_path} has no fs/read.c nor any other of its files" in found.missing
     with pytest.raises(KinstError, match="no such folder"):
-        source_lines(str(tmp_path / "none"), "6.1.0", [])
+        source_files(str(tmp_path / "none"), "6.1.0", [])

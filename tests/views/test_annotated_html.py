@@ -45,6 +45,13 @@ def test_one_page_that_needs_nothing_else() -> None:
     assert "{{" not in page.partition("<script>")[0] and "url(http" not in page
 
 
+def test_a_page_without_source_says_why() -> None:
+    why = "no source text is shown: --source <DIR>"
+    page = annotated_html([annotated()], "x", why)
+    assert '<p id="notice">no source text is shown: --source &lt;DIR&gt;</p>' in page
+    assert 'id="notice"' not in annotated_html([annotated()], "x")
+
+
 def test_instructions_and_lines_refer_to_each_other() -> None:
     (one,) = data_of(annotated_html([annotated()], "x"))
     source = {row["id"]: row for row in one["source"]}

@@ -19,7 +19,6 @@ from kinst.cli.interrupts import Interrupts
 from kinst.cli.later import LaterModule
 from kinst.cli.options import SHOW_PROGRAM, check_traces, option_rows, own_options, parse
 from kinst.cli.pager import columns, has_colours, show
-from kinst.errors import KinstError
 
 if TYPE_CHECKING:
     from kinst.cli import outcome, sources
@@ -92,7 +91,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     api.find_source(own.get("--source", ""), "")
     saved = outcome.saved_outcome(path, outcome.saved(path)) if path else None
     if saved is not None:
-        names = names or _functions_of(saved)
+        names = names or counting.counted_functions(saved.aggregations)
     with outcome.open_machine(replace(request, arguments=())) as machine:
         codes = machine.code(*names)
         plan = counting.plan_counting(codes, own.get("--if", ""))
@@ -113,19 +112,24 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
             )  # fmt: skip
         release = machine.release
     flows = counting.counted(plan, aggregations, left_out)
-    lines = sources.source_lines(own.get("--source", ""), release, annotation.files_of(codes))
-    if not annotation.fits(lines, codes):
-        say("kinst: the source text is of another kernel, and is left out")
-        lines = {}
+    source = sources.source_files(own.get("--source", ""), release, annotation.files_of(codes))
+    if not annotation.fits(source.lines, codes):
+        source = sources.SourceFiles(
+            {}, f"the source text is of another kernel than {release}, and is left out"
+        )
+    if source.missing:
+        say(f"kinst: {source.missing}")
     measure = measured.expression, measured.unit(aggregations)
     annotations = [
-        annotation.Annotation(code, flow, left_out, lines, *measure, m.values, m.edges)
+        annotation.Annotation(code, flow, left_out, source.lines, *measure, m.values, m.edges)
         for code, flow, m in zip(codes, flows, measured.measured(aggregations), strict=True)
     ]
     title = request.command or (saved.command if saved is not None else "") or " ".join(names)
     order = own.get("--order", ORDERS[0])
     if "--html" in own:
-        outcome.put(annotated_html.annotated_html(annotations, title), own["--html"])
+        outcome.put(
+            annotated_html.annotated_html(annotations, title, source.missing), own["--html"]
+        )
     if "--dot" in own:
         outcome.put(flow_dot.flow_dot(annotations), request.output)
     elif request.output:
@@ -152,14 +156,3 @@ def _names_and_result(words: Sequence[str], own: dict[str, str]) -> tuple[list[s
     if len(results) > 1:
         raise UsageError("one result at a time", "kinst annotate FUNCTION... RESULT")
     return [word for word in words if word not in results], "".join(results)
-
-
-def _functions_of(saved: outcome.Outcome) -> list[str]:
-    """Return the functions (MODULE:NAME) whose instructions a result has counts for; a part that
-    the compiler moved away counts for its function."""
-    counts = next((one for one in saved.aggregations if one.name == counting.COUNT), None)
-    rows = counting.site_rows(counts) if counts is not None else {}
-    names = [f"{module}:{name.partition('.cold')[0]}" for module, name, _ in rows]
-    if not names:
-        raise KinstError("the result has no counts of functions", "kinst annotate -d FUNCTION...")
-    return list(dict.fromkeys(names))

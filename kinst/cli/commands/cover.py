@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kinst import api
 from kinst.api import Option
-from kinst.cli.guard import UsageError, write
+from kinst.cli.guard import UsageError, say, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.later import LaterModule
 from kinst.cli.options import SHOW_PROGRAM, check_traces, option_rows, own_options, parse
@@ -103,9 +103,13 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         write(sys.stdout, coverage_text.summary(reached))
     source = own.get("--source", "")
     if "--html" in own:
-        lines = sources.source_lines(source, release, list(reached.files))
+        found = sources.source_files(source, release, list(reached.files))
+        if found.missing:
+            say(f"kinst: {found.missing}")
         title = request.command or " ".join(patterns)
-        page = coverage_html.coverage_html(reached, lines, title, [f"Linux {release}"])
+        page = coverage_html.coverage_html(
+            reached, found.lines, title, [f"Linux {release}"], found.missing
+        )  # fmt: skip
         outcome.put(page, own["--html"])
     text = lcov.lcov_text(reached, source if Path(source).is_dir() else "")
     if request.output:
