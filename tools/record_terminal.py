@@ -1,5 +1,5 @@
-"""Make pictures of terminals: run commands, and write what the terminal shows as
-docs/pictures/NAME.svg.
+"""Make pictures: run commands, and write what the terminal shows, or the picture that the command
+draws, as docs/pictures/NAME.svg.
 
     record_terminal.py [NAME ...]
 
@@ -21,10 +21,13 @@ import sys
 import termios
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
+
+from tools.page_examples import page_examples
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs/pictures"
@@ -37,12 +40,10 @@ PICTURES = {
         "# Which instructions does a function have, and how can each be probed?",
         "kinst -l -v -n 'kinst::__fdget_pos:' | head -n 7",
         "# A register at one instruction of vfs_read(), as a distribution.",
-        'kinst -qn \'kinst::vfs_read:19 /execname != "init"/ '
-        "{ @[execname] = quantize(regs[R_RDX]); }' \\\n"
+        "kinst -qn 'kinst::vfs_read:19 { @[execname] = quantize(regs[R_RDX]); }' \\\n"
         "    -c 'wc -l /etc/passwd /proc/meminfo'",
         "# The function's own variables, with the names and types of the source.",
-        'kinst -qn \'kinst::vfs_read:5 /execname == "wc"/ '
-        '{ printf("%d bytes of %s\\n", locals->count,\n'
+        'kinst -qn \'kinst::vfs_read:5 { printf("%d bytes of %s\\n", locals->count,\n'
         "    stringof(locals->file->f_path.dentry->d_name.name)); }' -c 'wc -l /proc/meminfo'",
         "# An inline function, wherever the compiler has put it.",
         "kinst -qn 'kinst::fdget_pos:entry { @[probefunc, probename] = count(); }\n"
@@ -89,16 +90,28 @@ SCREENS = {
         b"q",
     ),
 }
+# Pictures that a command of a document draws: the document, and the beginning of the command.
+DRAWN = {
+    "flame": ("docs/views.md", "kinst flame -o ls.svg"),
+    "heat": ("docs/views.md", "kinst plot -o reads.svg"),
+}
 _SIZE = (24, WIDTH)  # lines, columns
 
 
-def run(command: str) -> str:
-    """Return the output and messages of a shell command, with their line ends unchanged. Raises
-    CalledProcessError if the command fails."""
+def run(command: str, folder: Path = ROOT) -> str:
+    """Return the output and messages of a shell command, with their line ends unchanged.
+
+    Args:
+        command: the command.
+        folder: the folder in which it runs.
+
+    Raises:
+        CalledProcessError: the command fails.
+    """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"],
-        cwd=ROOT, env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL, timeout=SECONDS,
+        cwd=folder, env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL, timeout=SECONDS,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True,
     )  # fmt: skip
     return done.stdout
@@ -171,8 +184,30 @@ def record_screen(command: str, seconds: float, typed: bytes) -> str:
     return _picture(console)
 
 
+def draw(document: str, beginning: str) -> str:
+    """Return the picture that the command of a document draws with -o FILE.
+
+    Args:
+        document: path of the document.
+        beginning: beginning of the command.
+    """
+    typed = [c.text for one in page_examples() if one.document == document for c in one.commands]
+    (command,) = (text for text in typed if text.startswith(beginning))
+    with TemporaryDirectory() as folder:
+        print(run(command, Path(folder)))
+        (picture,) = Path(folder).glob("*.svg")
+        return picture.read_text()
+
+
+def made(name: str) -> str:
+    """Return the text of a picture."""
+    if name in DRAWN:
+        return draw(*DRAWN[name])
+    return record(PICTURES[name]) if name in PICTURES else record_screen(*SCREENS[name])
+
+
 def main() -> int:
-    every = [*PICTURES, *SCREENS]
+    every = [*PICTURES, *SCREENS, *DRAWN]
     names = sys.argv[1:] or every
     unknown = [name for name in names if name not in every]
     if unknown:
@@ -180,8 +215,7 @@ def main() -> int:
         return 2
     FOLDER.mkdir(exist_ok=True)
     for name in names:
-        made = record(PICTURES[name]) if name in PICTURES else record_screen(*SCREENS[name])
-        (FOLDER / f"{name}.svg").write_text(made)
+        (FOLDER / f"{name}.svg").write_text(made(name))
     return 0
 
 

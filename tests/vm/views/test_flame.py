@@ -63,3 +63,13 @@ def test_a_heat_map_has_every_value(tmp_path: Path) -> None:
     found = [(int(low.replace(",", "")), int(count.replace(",", ""))) for low, count in fields]
     assert sum(count for _, count in found) == int(total[1])
     assert sum(count for low, count in found if low == 2048) == 6000  # of 2100 and of 2800 bytes
+
+
+def test_samples_that_were_missed_are_told_in_one_line(tmp_path: Path) -> None:
+    """The program's period is a millisecond, which is about as long as a firing stops the guest."""
+    program = "profile-997 { @[stack()] = count(); }"
+    words = ["flame", "-o", tmp_path / "out.svg", "-n", program, "-c", "sleep 4"]
+    done = subprocess.run([KINST, *words], check=True, capture_output=True, text=True)
+    told = [line for line in done.stderr.splitlines() if "missed" in line]
+    assert len(told) == 1, done.stderr
+    assert re.match(r"kinst: \d{3,} firings of profile:::profile-997 were missed: ", told[0])
