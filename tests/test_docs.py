@@ -44,7 +44,7 @@ def section(page: str, name: str) -> str:
 
 def kinst_words(command: str) -> list[str]:
     """Return the arguments of a kinst command, up to a pipe."""
-    name, *words = shlex.split(command, comments=True)
+    name, *words = shlex.split(command.replace("\\\n", " "), comments=True)
     assert name == "kinst", command
     return words[: words.index("|")] if "|" in words else words
 

@@ -114,8 +114,19 @@ def counted_functions(found: Sequence[Aggregation]) -> list[str]:
     rows = site_rows(counts) if counts is not None else {}
     names = [f"{module}:{name.partition(COLD)[0]}" for module, name, _ in rows]
     if not names:
-        raise KinstError("the result has no counts of functions", "kinst annotate -d FUNCTION...")
+        raise _no_counts()
     return list(dict.fromkeys(names))
+
+
+def check_counts(found: Sequence[Aggregation]) -> None:
+    """Raise KinstError if these are aggregations of another program than that of a CountingPlan.
+    Without any aggregation, no instruction ran."""
+    if found and all(one.name != COUNT for one in found):
+        raise _no_counts()
+
+
+def _no_counts() -> KinstError:
+    return KinstError("the result has no counts of functions", "kinst annotate -d FUNCTION...")
 
 
 def counted(

@@ -7,7 +7,7 @@ import pytest
 from kinst.core.code import OUTSIDE
 from kinst.core.errors import KinstError
 from kinst.events import Aggregation
-from kinst.views.counting import counted, plan_counting
+from kinst.views.counting import COUNT, check_counts, counted, counted_functions, plan_counting
 from tests.views.made_code import BASE, STEP, made
 
 # Two computed jumps to the same two blocks, which branch to the same two.
@@ -71,3 +71,15 @@ def test_results_of_another_kernel() -> None:
     by_name = Aggregation("count", "count", ("string",), {("ls",): 1})
     with pytest.raises(KinstError, match="the keys of @count are not probemod"):
         counted(plan_counting([CODE]), [by_name])
+
+
+def test_a_result_of_another_program_has_no_counts() -> None:
+    key = ("vmlinux", "f.cold", "3")
+    counts = Aggregation(COUNT, "count", ("string",) * 3, {key: 1})
+    other = Aggregation("stacks", "count", ("stack",), {("x",): 1})
+    check_counts([])
+    check_counts([other, counts])
+    assert counted_functions([other, counts]) == ["vmlinux:f"]
+    for refuse in (check_counts, counted_functions):
+        with pytest.raises(KinstError, match="the result has no counts of functions"):
+            refuse([other])

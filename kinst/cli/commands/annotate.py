@@ -91,6 +91,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     api.find_source(own.get("--source", ""), "")
     saved = outcome.saved_outcome(path, outcome.saved(path)) if path else None
     if saved is not None:
+        counting.check_counts(saved.aggregations)
         names = names or counting.counted_functions(saved.aggregations)
     with outcome.open_machine(replace(request, arguments=())) as machine:
         codes = machine.code(*names)
