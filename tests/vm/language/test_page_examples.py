@@ -53,7 +53,7 @@ OWN_FILES = {
     "    def test(self):\n        self.assertTrue(open('/proc/version').read())\n",
 }
 # Commands of which each run takes another path through the kernel: names are masked, too.
-VARYING = r"kinst flow|kinst -F|tree\.txt"
+VARYING = r"kinst flow|tree\.txt"
 FAILS = r"^kinst: failed"  # a line of output that says that the command failed
 DIFFERS = r"kinst diff"  # commands with status 1 if what they compare is different
 FEW = {
