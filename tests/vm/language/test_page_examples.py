@@ -228,6 +228,15 @@ class Session:
         return output
 
 
+def without_source(text: str) -> str:
+    """Return the output of kinst annotate without its column of source: the text of the source may
+    not be installed. Other text is returned as it is."""
+    head = re.search(r"^(count +share.* )source$", text, re.M)
+    if head is None:
+        return text
+    return "\n".join(line[: len(head[1])] for line in text.splitlines())
+
+
 def missing_lines(shown: str, printed: str, *, varies: bool) -> tuple[set[str], set[str]]:
     """Return masked lines that a document shows and a command has not printed, and lines that it
     has printed and the document does not show.
@@ -241,7 +250,7 @@ def missing_lines(shown: str, printed: str, *, varies: bool) -> tuple[set[str], 
     """
 
     def forms(text: str) -> set[str]:
-        lines = masked(re.sub(r"^CPU .*$", "", text, flags=re.M))
+        lines = masked(re.sub(r"^CPU .*$", "", without_source(text), flags=re.M))
         lines -= {"..."}
         if not varies:
             return lines

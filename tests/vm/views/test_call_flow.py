@@ -128,7 +128,9 @@ def test_a_call_with_arguments_results_and_times() -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     rows = ran.stdout.splitlines()
-    assert re.fullmatch(r"ksys_read in \w+, pid \d+, CPU \d+: (the only call|the first of \d+ calls)", rows[0])
+    assert re.fullmatch(
+        r"ksys_read in \w+, pid \d+, CPU \d+: (the only call|the first of \d+ calls)", rows[0]
+    )
     assert rows[1] == "CPU FUNCTION"
     assert re.fullmatch(r" +\d+ -> ksys_read\(\d+, 0x[0-9a-f]+, \d+\)", rows[2])
     assert re.fullmatch(r" +\d+ <- ksys_read = -?\d+ +[\d.]+ (ns|µs|ms)", rows[-1])
