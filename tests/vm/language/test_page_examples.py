@@ -254,6 +254,7 @@ def missing_lines(shown: str, printed: str, *, varies: bool) -> tuple[set[str], 
         lines -= {"..."}
         if not varies:
             return lines
+        lines = {re.sub(r": the (only|first) .*", "", line) for line in lines}
         words = {re.sub(r"[A-Za-z_][\w.]*", "W", line) for line in lines}
         return {re.sub(r"\bW\(.*|\[W\]|= .*|W$|[µN. ]", "", line) for line in words}
 
