@@ -15,9 +15,10 @@ Tested by tests/consumer/test_interpreter.py."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from kinst.core.dataclass import dataclass
 from kinst.core.probe import Probe
 
 if TYPE_CHECKING:

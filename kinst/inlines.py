@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.inline import FunctionDie, InlineCopy
 from kinst.core.paths import cache_folder

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pprint import pformat
 from typing import Self
@@ -24,6 +23,7 @@ from kinst.api.program import Program, Setting, Source, with_program
 from kinst.api.running_batches import ReadyBatch, RunningBatches
 from kinst.api.trace import Trace, stopped_after
 from kinst.core.code import FunctionCode
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import FunctionType
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import CommandEnded, EarlyStart, Gone, Terminal

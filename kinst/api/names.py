@@ -7,10 +7,10 @@ Tested by tests/cli/test_completion.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from kinst.codegen.subroutines import prototypes
+from kinst.core.dataclass import dataclass
 from kinst.core.paths import cache_folder
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.d_options import NAMES, OWN_NAMES

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kinst.core.dataclass import dataclass
 from kinst.events import Aggregation, End, Event, Message
 from kinst.session.report import Report
 from kinst.session.run import BATCH, RunningTrace

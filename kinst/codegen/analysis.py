@@ -5,9 +5,9 @@ pointers into scratch, which slots of the register frame it reads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kinst.codegen.code_machine import CodeMachine
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import ArrayType, PointerType, StackType, StringType, StructType, SymbolType
 from kinst.dlang import typed
 from kinst.dlang.typed import Shared, TranslatedStruct

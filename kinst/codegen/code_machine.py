@@ -7,9 +7,10 @@ Tested by tests/codegen.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.errors import KinstError
 from kinst.core.layout import Scratch

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from kinst.codegen.analysis import register_slot
 from kinst.codegen.code_machine import CodeMachine
@@ -13,6 +12,7 @@ from kinst.codegen.layout.program_layout import recorded
 from kinst.codegen.layout.variable_places import bits_of
 from kinst.codegen.site_work import Arguments, Clauses
 from kinst.core.bodies import CallBody, RecordBody, RecordField, RecordPlaces, Snippet
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import IntType, PointerType
 from kinst.core.isa import Isa
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT

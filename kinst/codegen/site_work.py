@@ -5,12 +5,12 @@ function: counting, predicates, and finding the counter of a count by key.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.layout.aggregation_tables import literal_keys
 from kinst.codegen.snippets import PureCode, compile_snippets, guard_code, index_code
 from kinst.core.bodies import CountBody, Snippet
+from kinst.core.dataclass import dataclass
 from kinst.core.isa import Isa
 from kinst.core.probe import Argument
 from kinst.core.records import ProgramLayout

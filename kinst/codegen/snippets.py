@@ -20,7 +20,7 @@ and control continues after its last instruction.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kinst.codegen.analysis import OF_THREAD, register_slot
 from kinst.codegen.code_machine import CodeMachine
@@ -30,6 +30,7 @@ from kinst.codegen.helpers.key_slots import counter_of
 from kinst.codegen.layout.variable_places import bits_of
 from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.bodies import Snippet
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import IntType, PointerType, StringType
 from kinst.core.isa import Isa
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT

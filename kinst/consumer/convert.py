@@ -11,8 +11,9 @@ import itertools
 import locale
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+
+from kinst.core.dataclass import dataclass
 
 Value = int | bytes
 Symbolise = Callable[[int], str]

@@ -8,13 +8,13 @@ mixtures of clauses are walked record by record.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from kinst.consumer.rings import Bytes, Chunk
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.layout import RECORD_CLAUSE, RECORD_PAD, RECORD_SIZE, RECORD_TIME
 from kinst.events import Batch

@@ -4,11 +4,11 @@ dtrace(1) does."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from kinst.consumer.decode import DecodedRecords
+from kinst.core.dataclass import dataclass
 from kinst.events import Fault, Lost
 
 

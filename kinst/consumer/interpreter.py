@@ -9,7 +9,6 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from kinst.consumer.rings import Bytes, Chunk
 from kinst.consumer.schema import Schema
 from kinst.consumer.speculations import Speculations
 from kinst.consumer.values import BatchDecoder, aggregation_of
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.records import ClauseLayout, Field
 from kinst.dlang.typed import (

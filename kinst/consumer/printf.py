@@ -7,11 +7,11 @@ operations format a whole block of records of one clause.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from kinst.consumer.columns import bytes_of, is_string, strings_of, values_of
 from kinst.consumer.convert import Spec, Symbolise, Value, fixed, stack, text
 from kinst.consumer.rings import Bytes
+from kinst.core.dataclass import dataclass
 from kinst.core.records import Field
 from kinst.dlang.typed import FormatPart, PrintfFormat, is_signed
 

@@ -6,10 +6,11 @@ Tested by tests/consumer/test_interpreter.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kinst.consumer.aggregations import KeyedTable
 from kinst.consumer.symbols import NO_NAMES, Names, shown
+from kinst.core.dataclass import dataclass
 from kinst.core.probe import Probe
 from kinst.core.records import ClauseLayout, ProgramLayout
 from kinst.dlang.typed import Clause, TypedProgram

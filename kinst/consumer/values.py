@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from kinst.consumer.actions import shows_data
 from kinst.consumer.aggregations import (
@@ -30,6 +29,7 @@ from kinst.consumer.decode import in_order
 from kinst.consumer.rings import Bytes
 from kinst.consumer.schema import Schema
 from kinst.consumer.symbols import FrameFinder, Names
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import (
     UINT,
     ULONG,

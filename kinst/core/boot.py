@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from kinst.core.dataclass import dataclass
 from kinst.core.page_tables import Paging, Read
 
 

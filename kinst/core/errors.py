@@ -7,8 +7,7 @@ Tested by tests/d, by programs that are wrong."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kinst.core.dataclass import dataclass
 from kinst.core.endings import status_when_gone
 
 

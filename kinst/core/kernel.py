@@ -5,9 +5,9 @@ Tested by tests/providers and tests/test_contracts.py."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import DType
 from kinst.core.errors import AbsentError
 from kinst.core.instruction import Flow, Instruction

@@ -5,7 +5,7 @@ Tested by tests/kernels/test_fetch.py and tests/kernels/test_vmlinux_search.py."
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from kinst.core.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

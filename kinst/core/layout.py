@@ -13,8 +13,7 @@ Tested by tests/codegen/layout/test_layout.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kinst.core.dataclass import dataclass
 from kinst.core.words import PAGE
 
 LEAF = 2 << 20  # bytes that one entry of the last level but one of page tables maps

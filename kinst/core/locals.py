@@ -7,8 +7,7 @@ Tested by tests/sugar/test_locals.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import DType
 
 

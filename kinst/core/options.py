@@ -6,8 +6,8 @@ Tested by tests/session/test_options.py."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 
 

@@ -11,11 +11,11 @@ Tested by tests/fake/test_runs.py and tests/machines/attach/test_parts.py."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from kinst.core.columns import U64
+from kinst.core.dataclass import dataclass
 from kinst.core.machine import Target
 
 

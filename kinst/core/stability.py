@@ -8,8 +8,8 @@ Tested by tests/consumer/test_stability.py."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.probe import ProbePattern
 
 # From the least to the most stable; dependency classes from the least to the most common.

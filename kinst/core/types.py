@@ -6,9 +6,9 @@ Tested by tests/image/test_type_files.py."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import ArrayType, DType, EnumType, FunctionType, PointerType, StructType
 from kinst.core.errors import KinstError
 

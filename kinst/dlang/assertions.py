@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import DError, Span
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.expression_parser import INFIX, ExpressionParser

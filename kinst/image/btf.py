@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.image import saved_arrays
 from kinst.image.elf import Elf

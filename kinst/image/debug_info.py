@@ -12,13 +12,14 @@ Addresses are as linked; in a relocatable file, as its layout places them (ElfFi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import ArrayType, DType, EnumType, FunctionType, IntType, StructType
 from kinst.core.inline import FunctionDie, InlineCopy, InlinedFrame, SourcePlace
 from kinst.core.types import KERNEL, AmbiguousNameError, Symbol

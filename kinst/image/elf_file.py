@@ -16,10 +16,10 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError, UnmappedError
 
 ET_REL = 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.dataclass import dataclass
 from kinst.core.probe import Function
 from kinst.core.words import MASK
 from kinst.image.elf import STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, Elf

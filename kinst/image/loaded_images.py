@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.inline import DebugIndex, FunctionDie, InlineCopy, SourcePlace
 from kinst.core.system import LoadedModule

@@ -19,11 +19,11 @@ Format: the kernel's Documentation/arch/x86/orc-unwinder.rst and struct orc_entr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.image.elf import Elf
 

@@ -6,11 +6,11 @@ A file is opened when it is first needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import DType, EnumType, FunctionType, PointerType
 from kinst.core.errors import KinstError
 from kinst.core.types import KERNEL, Symbol

@@ -9,9 +9,10 @@ Tested by tests/isa/test_plain_text.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
+
+from kinst.core.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

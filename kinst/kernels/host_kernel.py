@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.wire import debuginfod

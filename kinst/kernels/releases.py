@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from kinst.core.dataclass import dataclass
 
 # The Debian release that has each kernel series.  Any other series is looked up in _NEWEST, where
 # Debian publishes new kernels.

@@ -15,11 +15,10 @@ the original instruction there, and a thread that was inside leaves the chain wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from kinst.core.columns import I64, U64, Bools, Columns, Leads
+from kinst.core.dataclass import dataclass
 from kinst.core.isa import Isa
 from kinst.patch.flows import CALL, flows_of
 

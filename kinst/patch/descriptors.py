@@ -7,11 +7,11 @@ Tested by tests/patch/test_ways.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from kinst.core.dataclass import dataclass
 from kinst.core.layout import (
     ARGUMENT_HOST,
     ARGUMENT_NONE,

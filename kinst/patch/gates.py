@@ -10,11 +10,10 @@ comes another way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from kinst.core.columns import I64, Bools, Flows
+from kinst.core.dataclass import dataclass
 from kinst.patch.flows import BRANCH, CALL, JUMP, TRAP
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar, overload
 
 import numpy as np
 
 from kinst.core.columns import I64, U64, ragged
+from kinst.core.dataclass import dataclass
 
 R = TypeVar("R", covariant=True)
 

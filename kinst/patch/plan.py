@@ -9,7 +9,7 @@ for byte the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 import numpy as np
@@ -30,6 +30,7 @@ from kinst.core.columns import (
     columns_of,
     ragged,
 )
+from kinst.core.dataclass import dataclass
 from kinst.core.displaced import Onward, Refused, Relocated
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa

@@ -11,11 +11,11 @@ traps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from kinst.core.columns import I64, U8, U64, Bools, Flows, ragged
+from kinst.core.dataclass import dataclass
 from kinst.patch.flows import BRANCH, INDIRECT, JUMP, RETURN, TRAP
 from kinst.patch.patches import ColumnSequence
 

@@ -5,9 +5,8 @@ Tested by tests/patch/test_plan.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kinst.core.bodies import Body
+from kinst.core.dataclass import dataclass
 from kinst.core.probe import Site
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.events import Aggregation, Bucket, Fault, Key, Lost, Record, Value
 

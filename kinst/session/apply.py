@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from kinst.core.columns import I64, U64, Bools, ragged
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.layout import HEADER_ACTIVE
 from kinst.core.machine import LivePatch, Planter

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
@@ -21,6 +21,7 @@ from kinst.codegen.analysis import looks_at_user, most_frames, reads_stack
 from kinst.codegen.values.dynamic_variables import THREAD_PARTS
 from kinst.codegen.values.variable_code import is_thread_local
 from kinst.core import layout
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Target

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from kinst.core.dataclass import dataclass
 
 
 @dataclass(slots=True)

@@ -7,9 +7,9 @@ Tested by tests/session/test_cli_options.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kinst.core.dataclass import dataclass
 from kinst.core.options import NO_OPTIONS, MachineOptions
 from kinst.core.probe import ProgramText
 from kinst.machines import DEFAULT

@@ -9,12 +9,12 @@ Tested by tests/session/test_cli_options.py and tests/kernels/test_fetch.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinst.core.boot import Boot
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.machine import EarlyStart, MachineConfig
 from kinst.core.paths import cache_folder

@@ -10,9 +10,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kinst.consumer.messages import missed_firings
+from kinst.core.dataclass import dataclass
 from kinst.core.endings import HANG, status_when_gone
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import CommandEnded, Gone, MachineEvent, Stopped

@@ -6,8 +6,8 @@ Tested by tests/session/test_silence.py and tests/vm/language/test_silence.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
 from kinst.dlang.walk import find

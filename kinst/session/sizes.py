@@ -5,9 +5,10 @@ Tested by tests/session/test_place.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kinst.codegen.layout.variable_places import dynamic_size, place_variables
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.layout import ARENA, LEAF
 from kinst.core.records import SLOTS

@@ -6,13 +6,14 @@ Tested by tests/fake and tests/vm/language/test_stacks.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from kinst.consumer.symbols import Names, Process, ResolvedSymbol
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.inline import SourcePlace
 from kinst.core.system import System

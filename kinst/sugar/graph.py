@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
+from kinst.core.dataclass import dataclass
 from kinst.core.instruction import Flow
 from kinst.core.kernel import Kernel
 from kinst.core.probe import Function

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import DError, KinstError
 from kinst.core.probe import ProbePattern
 from kinst.dlang.syntax import tree

@@ -9,9 +9,10 @@ expressions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import INT64, ArrayType, DType, FloatType, StructType, VoidType
 from kinst.core.errors import DError, KinstError, Span
 from kinst.core.locals import Local, LocalPiece

@@ -7,10 +7,10 @@ separates basic blocks. In source order, the instructions of a source line are t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from kinst.core.code import OUTSIDE
+from kinst.core.dataclass import dataclass
 from kinst.core.probe import Gap, gap_text
 from kinst.core.units import value_text
 from kinst.events import Bucket

@@ -11,10 +11,11 @@ Tested by tests/views/test_annotated_text.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from kinst.core.code import CodeInstruction, FunctionCode
+from kinst.core.dataclass import dataclass
 from kinst.core.inline import SourcePlace
 from kinst.events import Bucket
 from kinst.views.flow import FlowCounts, taken_share

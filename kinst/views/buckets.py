@@ -7,8 +7,8 @@ Tested by tests/views/test_distributions.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.events import Aggregation, Bucket, Frame, Key, KeyPart, Stack
 

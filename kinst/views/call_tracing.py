@@ -13,10 +13,10 @@ Tested by tests/views/test_call_tree.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from kinst.core.code import CodeInstruction, FunctionCode
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import DType, EnumType, FunctionType, IntType, PointerType, VoidType
 from kinst.core.probe import Function
 from kinst.core.source import SourceFunction

@@ -13,9 +13,10 @@ Tested by tests/views/test_call_tree.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, partial
 
+from kinst.core.dataclass import dataclass
 from kinst.core.source import InlinedCode, SourceFunction
 from kinst.core.units import value_text
 

@@ -4,10 +4,10 @@ results."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from kinst.core.code import OUTSIDE, CodeInstruction, FunctionCode
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.words import COLD, MASK
 from kinst.events import Aggregation

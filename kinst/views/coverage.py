@@ -15,9 +15,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kinst.core.code import FunctionCode
+from kinst.core.dataclass import dataclass
 from kinst.core.source import SourceFunction, TracedSite
 from kinst.events import Aggregation
 from kinst.views.flow import FlowCounts

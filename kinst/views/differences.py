@@ -4,9 +4,9 @@ key."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.events import Aggregation, Frame, KeyPart, Stack
 from kinst.views.line_pairs import NUMBERS, LineNames

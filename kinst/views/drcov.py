@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+from kinst.core.dataclass import dataclass
 from kinst.core.source import TracedSite
 
 _PIECE = struct.Struct("<IHH")  # offset in its module, bytes, number of the module

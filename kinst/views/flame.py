@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from html import escape
 from importlib.resources import files
 
+from kinst.core.dataclass import dataclass
 from kinst.core.units import value_text
 from kinst.events import Aggregation
 from kinst.views.folded import INLINED, KERNEL, FoldedStack

@@ -15,9 +15,10 @@ threads that did not come back from the call.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kinst.core.code import OUTSIDE, CodeBlock, FunctionCode
+from kinst.core.dataclass import dataclass
 
 # An edge: (block, number among the block's edges). ENTRY is the edge into the function;
 # (block, INSIDE) stands for threads that did not come back from the block's last instruction.

@@ -9,8 +9,8 @@ the stacks also have frames of a user program.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.types import KERNEL as KERNEL_MODULE
 from kinst.events import Aggregation, Frame, Key, Stack

@@ -12,8 +12,9 @@ Tested by tests/views/test_flow_graphs.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from kinst.core.dataclass import dataclass
 
 GAP, BEND, LAYER = 26.0, 12.0, 54.0  # pixels between boxes, around bends, between layers
 SWEEPS, MOVES = 8, 24

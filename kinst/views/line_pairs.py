@@ -4,10 +4,11 @@ of B."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import SequenceMatcher
 from itertools import takewhile
 
+from kinst.core.dataclass import dataclass
 from kinst.events import Aggregation, Frame, KeyPart, Stack
 
 Sources = Mapping[str, Sequence[str]]  # lines of text by file

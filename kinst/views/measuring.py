@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kinst.core.code import OUTSIDE, CodeInstruction, FunctionCode
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.words import MASK
 from kinst.events import Aggregation

@@ -11,8 +11,9 @@ Tested by tests/views/test_distributions.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
+
+from kinst.core.dataclass import dataclass
 
 NARROW = 640  # pixels; a window of at most this width shows the narrow picture
 WIDE_LETTERS, NARROW_LETTERS = 138, 55  # number of letters of 12 pixels in a line

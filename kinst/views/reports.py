@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from xml.etree import ElementTree
 
+from kinst.core.dataclass import dataclass
 from kinst.views.verdicts import Verdict
 
 TRACE = "the trace"  # name of the first result of each file

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.events import Aggregation, Bucket, Frame, Key, KeyPart, Stack
 from kinst.views.buckets import DistributionSnapshot

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.units import UNITS, binary_text, value_text
 from kinst.views.buckets import Bounds
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kinst.core.dataclass import dataclass
 from kinst.events import Aggregation, Bucket, Key
 from kinst.views.buckets import key_text
 

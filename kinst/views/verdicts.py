@@ -4,8 +4,8 @@ verdict."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.dlang.assertions import (
     COMPUTED,
     Assertion,

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from kinst.core.dataclass import dataclass
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64)
 _READ = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.words import PAGE
 

@@ -8,8 +8,8 @@ Tested by tests/fuzz/test_stubs.py and tests/wire/test_rsp.py."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 
 _NEEDS_ESCAPE = re.compile(rb"[#$}*]")

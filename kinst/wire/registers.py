@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.wire.rsp import Rsp
 

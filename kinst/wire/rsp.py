@@ -14,8 +14,8 @@ import socket
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError, UnmappedError
 from kinst.wire.packets import StopReply, frame, parse_stop, unframe, unhex
 from kinst.wire.sockets import wait_until_ready

@@ -6,8 +6,6 @@ Tested by tests/codegen/test_records_and_faults.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kinst.codegen.firing import Firing, Text
 from kinst.codegen.helpers.memory_access import WORD, read_bytes
 from kinst.codegen.helpers.speculation_slots import speculation_word
@@ -17,6 +15,7 @@ from kinst.codegen.ssa import IrValue, const
 from kinst.codegen.values.builtin_values import timestamp
 from kinst.codegen.values.lowering import lower, scalar
 from kinst.codegen.values.stack_values import kernel_stack, store_process, user_stack
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import USER_WORDS, DumpType, StackType, SymbolType
 from kinst.core.layout import (
     FAULT_ILLOP,

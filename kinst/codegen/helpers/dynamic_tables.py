@@ -24,11 +24,11 @@ parameter is the key itself if the key is one word, else the key's address.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from kinst.codegen.firing import GOLDEN, Firing, Unit
 from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import StructType
 from kinst.core.layout import STATE_DYNAMIC_DIRTY, STATE_DYNAMIC_DROPS, STATE_DYNAMIC_RINSING
 from kinst.core.records import (

@@ -7,8 +7,8 @@ Tested by tests/codegen/layout/test_layout.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import (
     UINT64,
     ArrayType,

@@ -7,11 +7,11 @@ Tested by tests/codegen/subroutines/test_subroutines.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.ssa import IrValue, const
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR, FAULT_ILLOP
 from kinst.dlang.vocabulary.subroutines import Prototype, prototype

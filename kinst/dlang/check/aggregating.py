@@ -8,8 +8,8 @@ Tested by tests/dlang/check/test_actions.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import (
     INT64,
     UINT64,

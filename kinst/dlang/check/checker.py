@@ -5,9 +5,9 @@ Tested by tests/dlang/test_errors.py and tests/d.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import DError
 from kinst.dlang import typed
 from kinst.dlang.check.actions import check_order, statement

@@ -8,8 +8,9 @@ Every DError has libdtrace's tag and, except for line breaks, its words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import (
     INT64,
     ArrayType,

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import DError, Span
 from kinst.dlang.syntax.source import (
     IntLiteral,

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import DError, KinstError, Span
 from kinst.core.probe import ProbePattern
 from kinst.dlang.syntax import tree

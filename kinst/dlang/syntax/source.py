@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import INT, LONG, UINT, ULONG, IntType
 from kinst.core.errors import DError, Span
 

@@ -9,9 +9,9 @@ Tested by tests/dlang/test_docs.py and tests/d/builtins.cases.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import INT, INT64, UINT64, VOID, DType, PointerType, StringType
 from kinst.dlang.vocabulary.subroutines import ABSENT
 from kinst.dlang.vocabulary.type_names import typedef, words

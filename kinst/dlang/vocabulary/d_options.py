@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
+from kinst.core.dataclass import dataclass
 from kinst.core.endings import STATUS_OF
 from kinst.core.errors import KinstError
 from kinst.core.layout import MOST_SPECULATIONS

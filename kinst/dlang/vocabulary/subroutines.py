@@ -8,8 +8,7 @@ Tested by tests/dlang/check/test_calls.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import INT, VOID, DType, IntType, PointerType, StringType
 from kinst.dlang.vocabulary.type_names import typedef
 

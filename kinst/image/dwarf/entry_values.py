@@ -15,8 +15,8 @@ which this cannot be ruled out are refused, as gdb does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.system import CallerRule
 from kinst.image.dwarf.cfi import ROOM, Cfi, InspectedFrame
 from kinst.image.dwarf.dies import Die

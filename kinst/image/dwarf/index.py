@@ -11,10 +11,10 @@ import importlib
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.inline import FunctionDie, InlineCopy
 from kinst.image import saved_arrays

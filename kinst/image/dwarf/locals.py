@@ -7,8 +7,9 @@ block's function (inlined or not), then in the functions that this function is i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import DType
 from kinst.core.locals import Local, LocalPiece
 from kinst.image.dwarf.cfi import ROOM, InspectedFrame

@@ -7,8 +7,8 @@ Source: DWARF 4, sections 2.6.2 and 2.17.3; DWARF 5, sections 7.28 and 7.29.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.image.dwarf.dies import Die, Dies
 from kinst.image.dwarf.numbers import (

@@ -12,7 +12,6 @@ Tested by tests/isa/amd64/test_call_arguments.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from iced_x86 import (
@@ -28,6 +27,7 @@ from iced_x86 import (
     RegisterExt,
 )
 
+from kinst.core.dataclass import dataclass
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_NONE, ARGUMENT_SLOT
 from kinst.core.probe import Argument
 from kinst.core.words import MASK

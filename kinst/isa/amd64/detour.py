@@ -7,8 +7,7 @@ start rsp is 8 modulo 16 and DF is clear; the ABI demands both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kinst.core.dataclass import dataclass
 from kinst.core.displaced import Refused, refuses_out_of_reach
 from kinst.isa import _x86
 from kinst.isa.amd64 import encode as e

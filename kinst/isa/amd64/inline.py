@@ -22,9 +22,9 @@ Tested by tests/codegen/test_snippets.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from kinst.core.bodies import CountBody, SiteWork, Snippet
+from kinst.core.dataclass import dataclass
 from kinst.core.displaced import Refused, refuses_out_of_reach
 from kinst.core.probe import Site
 from kinst.isa.amd64 import encode as e

@@ -11,7 +11,6 @@ Tested by tests/isa/test_marks.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -31,6 +30,7 @@ from kinst.core.columns import (
     Scanned,
     columns_in,
 )
+from kinst.core.dataclass import dataclass
 from kinst.isa import _x86
 from kinst.isa._x86_length import ADDRESS_SIZE, LEGACY, MODRM, OPERAND_SIZE
 from kinst.isa.amd64 import flags, refuse

@@ -9,8 +9,7 @@ Tested by tests/isa/test_parts.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kinst.core.dataclass import dataclass
 from kinst.isa._x86_length import LEGACY, MODRM, REGISTERS_ONLY
 
 # Opcode maps.  THREE_BYTE: the maps after 0F 38 and 0F 3A.  VECTOR: the maps of VEX, EVEX and XOP.

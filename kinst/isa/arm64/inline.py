@@ -18,9 +18,9 @@ Tested by tests/codegen/test_snippets.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from kinst.core.bodies import SiteWork, Snippet
+from kinst.core.dataclass import dataclass
 from kinst.core.displaced import Refused, refuses_out_of_reach
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64.snippets import RESULT

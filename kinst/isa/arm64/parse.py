@@ -8,8 +8,7 @@ Tested by tests/isa/test_parts.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kinst.core.dataclass import dataclass
 from kinst.core.words import MASK
 
 # Kinds of instructions whose effect depends on their address, or that go elsewhere.

@@ -30,11 +30,11 @@ sequences, C4.1 for the encodings.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.dataclass import dataclass
 from kinst.core.displaced import Refused, Relocated, refuses_out_of_reach
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import parse as p

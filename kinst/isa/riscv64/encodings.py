@@ -32,8 +32,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
+
+from kinst.core.dataclass import dataclass
 
 _FULL = """
 # RV64I

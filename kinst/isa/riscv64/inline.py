@@ -17,9 +17,9 @@ Tested by tests/codegen/test_snippets.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from kinst.core.bodies import CountBody, SiteWork, Snippet
+from kinst.core.dataclass import dataclass
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64.snippets import RESULT
 

@@ -9,9 +9,9 @@ Tested by tests/isa/test_parts.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
+from kinst.core.dataclass import dataclass
 from kinst.isa.riscv64 import encodings
 from kinst.isa.riscv64.encode import RA, X0, signed
 

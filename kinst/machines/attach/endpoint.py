@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.machines.attach.find import AUTO, is_encrypted, monitor_of, stub_of, the_only_one
 from kinst.machines.attach.monitor import SECONDS, Monitor

@@ -14,11 +14,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
 from kinst.core.page_tables import LEAF_SIZE, Paging, Read, Root

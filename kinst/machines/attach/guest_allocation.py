@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import PageAllocator

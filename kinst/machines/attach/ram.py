@@ -9,8 +9,8 @@ Tested by tests/machines/attach/test_parts.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.words import PAGE
 from kinst.wire.other_process import OtherProcess

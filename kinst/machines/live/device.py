@@ -14,12 +14,12 @@ import stat
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError, UnmappedError
 from kinst.core.machine import LivePatch
 from kinst.wire.memory import DeviceMemory

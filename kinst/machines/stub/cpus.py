@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Stopped

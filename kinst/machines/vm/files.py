@@ -14,9 +14,9 @@ import resource
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.wire.child_process import Child
 from kinst.wire.qmp import OwnMonitor

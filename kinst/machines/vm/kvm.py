@@ -15,10 +15,10 @@ import errno
 import json
 import math
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from kinst.core.board import Board
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.options import MachineOptions

@@ -16,11 +16,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from kinst.core.board import Board
 from kinst.core.boot import Boot
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import GoneError, TargetError
 from kinst.core.machine import CommandEnded, Gone
 from kinst.machines.vm.accelerators import KVM, TCG, says_accelerator

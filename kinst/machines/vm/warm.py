@@ -14,10 +14,11 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 
 from kinst.core.board import Board
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import Root
 from kinst.machines.vm.qemu import Qemu, VmConfig, can_be_saved, guest_arguments

@@ -8,7 +8,6 @@ Aggregations come in the order of their first appearance in the program."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kinst.consumer.aggregations import (
     Data,
@@ -19,6 +18,7 @@ from kinst.consumer.aggregations import (
 )
 from kinst.consumer.convert import Spec, Symbolise, Value, fixed, text
 from kinst.consumer.symbols import is_address_data
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import IntType, StringType, StructType
 from kinst.core.records import Field
 from kinst.core.words import MASK

@@ -9,7 +9,6 @@ Tested by tests/render/dtrace/test_renderer.py."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from kinst.consumer.actions import acts, is_silent
 from kinst.consumer.columns import bytes_of, is_string, strings_of, values_of
@@ -17,6 +16,7 @@ from kinst.consumer.convert import Symbolise, text
 from kinst.consumer.printf import Column, RowTemplate, TemplateBuilder, add_format
 from kinst.consumer.rings import Bytes
 from kinst.consumer.symbols import is_address_data
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import ArrayType, DType, FloatType, StringType, StructType
 from kinst.core.layout import RECORD_PROBE
 from kinst.core.records import ClauseLayout, Field

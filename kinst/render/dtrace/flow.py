@@ -7,8 +7,9 @@ entry and return of a function."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kinst.core.dataclass import dataclass
 from kinst.core.probe import Crossing, Probe
 from kinst.dlang.typed import Clause
 from kinst.providers import interfaces

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import (
     ArrayType,
     DType,

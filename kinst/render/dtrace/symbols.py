@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kinst.consumer.convert import Spec
 from kinst.consumer.symbols import (
     NO_NAMES,
@@ -14,6 +12,7 @@ from kinst.consumer.symbols import (
     stack_addresses,
     words_of,
 )
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import DType, StackType, SymbolType
 
 INDENT = 14  # default columns before a frame

@@ -13,8 +13,9 @@ shows which thread ran when."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kinst.core.dataclass import dataclass
 from kinst.events import Record, Value
 
 BEGIN, END, INSTANT = range(1, 4)

@@ -22,12 +22,12 @@ Tested by tests/systems/linux/test_system.py and tests/vm.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError, UnmappedError
 from kinst.image.btf import Btf
 from kinst.systems.linux.isafacts import CallSite

@@ -11,9 +11,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kinst.core.boot import Boot
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.system import PerCpu, VirtualLayout
 from kinst.systems.linux.ptregs import SavedRegisters

@@ -8,12 +8,12 @@ file to trace a module by function or instruction.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function
 from kinst.core.system import Section

@@ -9,12 +9,12 @@ Tested by tests/codegen/helpers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from kinst.codegen.firing import TEMP_WORD, Firing, Unit, current_thread
 from kinst.codegen.helpers.branching import both, either, leave, loop, step, when
 from kinst.codegen.ssa import IrFunction, IrValue, const
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.image.btf import Btf
 

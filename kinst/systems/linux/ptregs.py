@@ -8,8 +8,8 @@ Tested by tests/systems/linux/test_system.py and tests/vm.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.image.btf import Btf
 
 PT_REGS = "pt_regs"

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError, TargetError, UnmappedError
 from kinst.core.words import MASK
 from kinst.image.btf import Btf

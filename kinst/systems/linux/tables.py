@@ -10,12 +10,12 @@ and bug_entry of the kernel's headers. The sizes of entries are checked against 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.image.elf import Elf
 from kinst.image.relocations import pointers

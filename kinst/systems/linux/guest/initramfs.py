@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 
 BESIDE = "/.kinst/init"
