@@ -7,6 +7,7 @@ when it is told to use KVM, and is QEMU otherwise.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from kinst.cli import command
 from kinst.core.errors import TargetError
 from kinst.core.options import MachineOptions
 from kinst.isa import load
@@ -180,6 +182,23 @@ def test_accel_says_so(tmp_path: Path, kernel: Path, device: Path) -> None:
     for name in ("kvm", "tcg"):
         chosen = choose(ISA, MachineOptions(accel=name), kernel, tmp_path, device)
         assert chosen.name == name and not chosen.falls_back and "--accel" in chosen.text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], r"amd64 guests run under (KVM|TCG): .+"),
+        (["--accel", "tcg"], r"amd64 guests run under TCG: --accel says so"),
+        (["--vm=riscv64"], r"riscv64 guests run under TCG: KVM of this host .* no riscv64 guests"),
+    ],
+)
+def test_the_version_says_it(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--version", *words]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert command.main(["--version", "-v", *words]) == 0
+    assert re.fullmatch(f"kinst: {said}", capsys.readouterr().out.splitlines()[1])
 
 
 # The start.
