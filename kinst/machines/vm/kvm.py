@@ -87,10 +87,12 @@ class KvmRecord:
         """Return "" if a guest with this kernel has come up under KVM, the reason if it has not,
         and None if that was not tried since the host's boot.
 
-        If no guest at all has come up, the reason of another kernel counts for this one.
+        If no guest at all has come up, the reason of another kernel counts for this one. If no
+        certain kernel is meant, a guest with any kernel counts.
         """
         outcomes = self._outcomes()
-        return outcomes.get(self._kernel, min(outcomes.values(), default=None) or None)
+        best = min(outcomes.values(), default=None)  # "" if a guest has come up
+        return outcomes.get(self._kernel, best if best or not self._kernel else None)
 
     def came_up(self) -> None:
         """Record that a guest has come up under KVM."""
