@@ -32,11 +32,11 @@ JOINED = 64  # patches at most so many bytes apart are written at once, with the
 
 
 class Planted(Protocol):
-    """Plan of a trace in a machine: its code and data are in scratch, and its patches can be
-    planted and unplanted.
+    """Trace whose code and data are in a machine's scratch, and whose patches can be planted and
+    unplanted.
 
     Attributes:
-        hidden: number of call sites that the kernel's own tracer cannot use after
+        hidden: number of planted functions that the kernel's own tracer cannot trace after
             unplant(), because the tracer was in use then.
     """
 
@@ -45,8 +45,9 @@ class Planted(Protocol):
     def plant(self) -> str:
         """Write the patches into the kernel's text.
 
-        Returns a sentence that names the runs whose sites are patched one by one instead, and says
-        why; "" if there are no such runs.
+        Each run gets one jump, unless a thread may be inside the run: then each of its sites gets a
+        patch of its own. Returns a sentence that names such runs and says why; "" if there are
+        none.
 
         Raises KinstError, before anything is written, if the live text differs from the text that
         the plan was made for.
@@ -146,7 +147,7 @@ def _read_text(machine: StartedMachine) -> LiveText:
 
 
 class PlantedStopped:
-    """Plan of a trace in a machine that is stopped while patches are written.
+    """Implementation of Planted for a machine that is stopped while patches are written.
 
     If memory can be read while the machine runs, kinst copies the whole text before the stop.
     During the stop it then reads only the text around the patches, if the patches are few.
@@ -245,7 +246,14 @@ class PlantedStopped:
         return told
 
     def _switch(self, switches: frozenset[int], *, on: bool) -> bool:
-        """Turn switches on or off; return False if the system is changing some all the time."""
+        """Turn on or off the kernel's switches that lead control to some of the sites.
+
+        Returns False if that is impossible because the kernel keeps changing its switches itself,
+        although it was allowed to run again and again for SWITCHING seconds.
+
+        Args:
+            switches: the switches, as in EnabledSite.switch.
+        """
         system, deadline = self._machine.system, time.monotonic() + SWITCHING
         while (writes := system.switched(switches, on=on)) is None:
             if time.monotonic() > deadline:
@@ -315,12 +323,13 @@ class PlantedStopped:
         """Map the address of the second instruction of each two-instruction jump to the jump's
         target.
 
-        No word of memory held such an address when the jumps were written. So a word that holds one
-        when they are removed is the program counter of a thread that has executed the first
-        instruction, and the thread must continue at the target.
+        A run gets such a jump only if no word of memory holds the address of the jump's second
+        instruction. So if a word holds this address when the jump is removed, the word is the
+        program counter of a thread that has executed the first instruction only. That thread must
+        continue at the target.
 
         Args:
-            entered: for each run, whether it has no jump because a thread may be inside it.
+            entered: for each run, True if it has no jump because a thread may be inside it.
         """
         step = self._machine.isa.RUN_STEP
         if not step:
@@ -459,7 +468,8 @@ class PlantedStopped:
 
 
 class PlantedRunning:
-    """Plan of a trace in a machine that never stops: the machine itself writes the patches.
+    """Implementation of Planted for a machine that never stops: the machine itself writes the
+    patches.
 
     kinst gives the machine each patch together with the bytes that must be in memory before. The
     machine writes all patches or none, and removes them again.
@@ -530,11 +540,10 @@ def _need_none(left: Patches) -> None:
 
 
 def _insides(runs: PlannedRuns, which: Bools) -> U64:
-    """Return the addresses of the instructions that the jumps of some runs cover, without the first
-    instruction of each run.
+    """Return the addresses of all instructions in some runs, except each run's first instruction.
 
     Args:
-        which: for each run, True if its instructions are wanted.
+        which: for each run, whether to return its instructions.
     """
     count = np.diff(runs.inside_at)[which]
     return runs.insides[ragged(runs.inside_at[:-1][which], count)]

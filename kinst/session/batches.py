@@ -34,7 +34,8 @@ def check_batches(program: typed.TypedProgram, means_kernel: MeansKernel) -> Non
     thread-local variable, whose value would be lost with its batch.
 
     Args:
-        means_kernel: returns whether any of some descriptions matches probes of the traced kernel.
+        means_kernel: takes probe descriptions, and returns whether at least one of them matches
+            probes of the traced kernel.
     """
     hint = "without -x batch=, or with aggregations alone"
     for clause in program.clauses:
@@ -59,7 +60,8 @@ def cut(
     be planted are left out. Raises KinstError if no function is left.
 
     Args:
-        means_kernel: returns whether any of some descriptions matches probes of the traced kernel.
+        means_kernel: takes probe descriptions, and returns whether at least one of them matches
+            probes of the traced kernel.
     """
     meant = dict[int, Function]()
     for pattern in compiled.patterns:

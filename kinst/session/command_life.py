@@ -27,7 +27,10 @@ PIECE = 0.5  # seconds of one wait
 
 
 class CommandLife:
-    """Follower of the guest's command of -c, whose parent waits until kinst has seen its exit."""
+    """Follower of the command of -c in the guest, until the command has exited.
+
+    Meanwhile kinst's helper processes in the guest, which include the command's parent, wait.
+    """
 
     def __init__(self, machine: StartedMachine, helpers: Helpers, span: CommandSpan) -> None:
         self._machine = machine

@@ -275,8 +275,8 @@ def _checked(
 
     Args:
         programs: one syntax tree for each program of the request, in the same order.
-        measures: what each aggregation measures in the words of the user's program, by its name;
-            empty if `programs` are the user's program.
+        measures: what each aggregation measures, by its name, if that was found before in the
+            user's own program; empty if `programs` are the user's own.
     """
     options = _options(request, programs)
     environment = Environment(

@@ -61,7 +61,7 @@ def _places(lowest: int, highest: int) -> Iterator[int]:
 def mapped_size(bases: tuple[int, ...], block_size: int) -> int:
     """Return the bytes to map for the counter blocks of all CPUs, a multiple of 2 MB (LEAF).
 
-    The size allows for a first block that starts anywhere in its leaf of the page tables.
+    The first block need not start at a multiple of LEAF, so the size includes one more LEAF.
 
     Args:
         bases: values of the per-CPU base register, one for each CPU.

@@ -7,7 +7,7 @@ and always fire.
 
 Some sites count only on a condition. The compiled program then has two copies of the clause: as
 written, and with the condition before its own predicate. In the same way, a clause that reads
-arguments has a copy for each way to compute them. So later stages know clauses and no conditions.
+arguments has a copy for each way to compute them. So later stages need not know about conditions.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ def enable(
     The probes are in the order in which the program's descriptions match them first.
 
     Args:
-        zero: whether a description may match nothing.
-        absent: whether a description may also use names that the kernel does not have (-Z).
+        zero: whether a description may match no probe although the kernel has everything that the
+            description names.
+        absent: whether a description may name something that the kernel does not have (-Z).
         most: number of instructions that the machine has memory for, 0 for any number; later ones
             are left out.
         on_full: called with the first instruction that is left out.
@@ -357,10 +358,11 @@ def with_conditions(
 def with_expressions(
     program: typed.TypedProgram, enabled: Sequence[EnabledSite], isa: Isa
 ) -> tuple[typed.TypedProgram, tuple[EnabledSite, ...]]:
-    """Return the program and its probes, whose clauses find arguments without expressions.
+    """Replace reads of arguments by the D expressions that compute these arguments.
 
-    The program has a copy of each clause for each list of expressions that it reads, and the probes
-    refer to these copies.
+    At some probes an argument is computed by an expression (Argument.expression), which may differ
+    from probe to probe. Returns the program, with a copy of a clause for each different set of
+    expressions that the clause needs, and the probes, which refer to these copies.
     """
     clauses = list(program.clauses)
     copies: dict[tuple[int, tuple[tuple[str, str], ...]], int] = {}

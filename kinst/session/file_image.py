@@ -32,8 +32,8 @@ from kinst.systems import of_image
 
 
 class FileImage:
-    """ELF file in place of a machine and its system (Data and KernelSystem of
-    session/kernel.py).
+    """ELF file that RunningKernel reads in place of a running kernel; implements Data and
+    KernelSystem (session/kernel.py).
     """
 
     def __init__(self, elf: Elf) -> None:
@@ -58,7 +58,7 @@ class FileImage:
         return self._rules.functions.at(address)
 
     def counterpart(self, name: str) -> str:
-        """Return "": for a file, no function is suggested in place of another system's function."""
+        """Return "": for a file, hints do not say what replaces another system's function."""
         return ""
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
@@ -79,7 +79,7 @@ class FileImage:
         return ()
 
     def tracepoints(self) -> Sequence[Tracepoint]:
-        """Return none: a kernel's tracepoints are known when it runs."""
+        """Return an empty tuple: a kernel's tracepoints are known only while it runs."""
         return ()
 
     def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:

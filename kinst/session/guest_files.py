@@ -31,7 +31,7 @@ def check_copy(path: Path, isa: Isa, beside: Collection[str]) -> None:
     A file that is neither a script nor an ELF program is data, and always accepted.
 
     Args:
-        beside: names of all files that are copied.
+        beside: names of all files that are copied; a script's interpreter may be one of them.
     """
     try:
         with path.open("rb") as file:

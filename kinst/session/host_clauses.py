@@ -40,7 +40,8 @@ class FiringContext:
     """Values of the built-in variables for one firing that kinst's own process runs; times in ns.
 
     Attributes:
-        interrupt: the value of Facts.builtins["interrupt"].
+        interrupt: a word of the kernel that says whether the CPU handles an interrupt
+            (Facts.interrupt_masks).
     """
 
     cpu: int = 0

@@ -464,8 +464,8 @@ class RunningKernel:
         return any(self._system.fixup(a) is not None for a in range(address, address + size))
 
     def _stays(self, address: int, size: int) -> bool:
-        """Return whether the ISA cannot displace this instruction into scratch in reach of
-        branches.
+        """Return whether the ISA refuses to displace this instruction, even if scratch is so near
+        that branches reach it.
 
         False for an ISA that displaces no instructions.
         """

@@ -268,9 +268,9 @@ def isa_of_file(path: str) -> Isa:
 
 
 def _asked(expr: typed.Expr) -> str:
-    """Return the name by which SystemKind.lacks() knows the value of an expression.
+    """Return the name of the part of D that an expression uses, for SystemKind.lacks().
 
-    "" if every system offers the value.
+    "" if every system has that part.
     """
     if isinstance(expr, typed.Builtin | typed.Subroutine):
         return expr.name

@@ -213,7 +213,9 @@ def _given(request: Request, field: str) -> object:
 
 
 class _OptionNames(dict[str, str]):
-    """Map from a field of a request, in the template of a message, to the name of its option."""
+    """Map that fills in the template of a message: the name of a field of the request is replaced
+    by the option that sets the field.
+    """
 
     def __init__(self, request: Request, name_of: NameOf, fields: dict[str, str]) -> None:
         super().__init__()

@@ -175,8 +175,8 @@ def _split(
 
 
 def _sampled(enabled: EnabledSite, isa: Isa) -> EnabledSite:
-    """Return a profile-N probe whose arg0 and arg1 lie after its frame, where write_sampler()'s
-    code stores them.
+    """Return a profile-N probe that finds arg0 and arg1 in the two words after the frame of saved
+    registers, where the code of write_sampler() stores them.
     """
     places = (isa.frame_slots, isa.frame_slots + 1)
     none = Argument(ARGUMENT_CONSTANT, 0)
@@ -216,9 +216,11 @@ def _with_runs(placement: Placement, workspace: Workspace, *, gates: bool) -> Pl
 def _kinds(
     sites: Sequence[Site], machine: StartedMachine, ability: PlantingAbility
 ) -> Sequence[int]:
-    """Return a number for each site; choose_movable() gives the same answer for equal numbers.
+    """Return a number for each site that says what choose_movable() would answer.
 
-    The number is 0 if the instruction's marks do not show that it can be displaced into scratch.
+    Sites with equal numbers get equal answers, so choose_movable() is called only once for each
+    number. The number 0 means that the site must be examined by itself: the marks of its
+    instruction do not show that the instruction can be displaced into scratch.
     """
     if not ability.scratch_address or ability.forced == "stop" or not sites:
         return [0] * len(sites)

@@ -172,11 +172,12 @@ def _entries(enabled: Sequence[EnabledSite]) -> tuple[tuple[int, ...], ...]:
 def _near(
     wanted: Sequence[WantedSite], kernel: PlantableKernel, table: CodeTable | None
 ) -> Sequence[int]:
-    """Return addresses near a few sites to which control comes from other pages, ascending.
+    """Return addresses of code that runs together with the sites and that the machine looks up in
+    its table of translated code, ascending.
 
-    These are the entries of the sites' functions and, if the functions are few, the targets of
-    their calls and the return addresses of these calls. Empty if the machine has no table of
-    translated code, or the sites are too many for it.
+    Trampolines should not share entries of that table with this code. The addresses are the entries
+    of the sites' functions and, if the functions are few, the targets and the return addresses of
+    their calls. Empty if the machine has no such table, or the sites are too many for it.
 
     Args:
         table: the machine's table of translated code.

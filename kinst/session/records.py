@@ -97,7 +97,8 @@ class TraceRecords:
             before: the records of the preceding batch, which has the same program; None for the
                 first batch.
             gather: copies the counters to scratch; None if CPUs count in scratch.
-            besides: called again and again by the thread that reads the rings.
+            besides: called by the thread that reads the rings, again after each reading; restores
+                the kernel's text if the trace must end.
         """
         placed, parts, compiled = plan.placed, plan.placement, plan.compiled
         options = compiled.options
@@ -184,7 +185,7 @@ class TraceRecords:
         Data that are lost while a slow client handles an event are reported before the next event.
 
         Args:
-            chunks: the records, as the rings had them.
+            chunks: bytes of records, as they were read from the rings.
         """
         cpus = self._scratch.cpus
         losses = self._rings.lost()
@@ -239,8 +240,8 @@ class TraceRecords:
 
 
 def _sums(plan: TracePlan) -> CounterSums:
-    """Return which counters must be added to which others, since one counter counts a whole basic
-    block.
+    """Return how the counts of sites are computed from block counters, each of which counts for all
+    sites of a basic block.
 
     Counters are given by their index in a CPU's counter block.
     """

@@ -196,7 +196,7 @@ def pool_size(program: EnabledProgram, cpus: int, trampolines: int = 0) -> int:
 
     Args:
         cpus: number of the machine's CPUs.
-        trampolines: bytes of code; 0 for the program's own number.
+        trampolines: bytes of code; 0 for as many as the program's options ask for.
     """
     code = trampolines or program.compiled.trampolines
     own = program.compiled.sizes.scratch(cpus, code, len(program.enabled))

@@ -37,9 +37,10 @@ def names_of(machine: StartedMachine) -> Names:
         return replace(found, base=modules.setdefault(found.module, found.start))
 
     def copies(address: int) -> list[str]:
-        """Return the names of the inlined functions at an address of the kernel, not of a module.
+        """Return the names of the functions whose inlined copies contain an address.
 
-        Empty if the kernel's debug index is not in the cache; the index is not built here.
+        Empty for code of a module, and if the kernel's debug index is not in the cache: building
+        the index would take too long.
         """
         index = images.kernel.debug.made_index
         linked = images.kernel.back(address)

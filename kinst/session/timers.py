@@ -41,11 +41,14 @@ class Timers:
         return found
 
     def fired(self, timers: Sequence[DueTimer], earliest: int) -> None:
-        """Schedule timers that due() returned for their next period that ends at `earliest` or
-        later.
+        """Schedule timers again that due() has returned and the caller has fired.
 
-        Periods that end before `earliest` are counted as missed. No timer at all is due before
-        `earliest`.
+        Each timer is next due at the first end of one of its periods that is not before `earliest`.
+        Ends of periods before `earliest` are counted as missed firings.
+
+        Args:
+            timers: as due() returned them.
+            earliest: time before which no timer at all, not even another one, is due.
         """
         self._earliest = earliest
         for when, one in timers:

@@ -98,8 +98,8 @@ class Tracee(Protocol):
         ...
 
     def last_words(self) -> MachineEvent | None:
-        """Return the event of a machine that has turned clauses off by itself; None if it
-        has not.
+        """Return the event that explains why a machine has turned clauses off by itself; None if
+        there is no such event.
         """
         ...
 
@@ -328,7 +328,7 @@ class PlantedMachine:
 def share_in_probes(target: Stopping, isa: Isa, low: int, high: int) -> float:
     """Return the share of time, 0 to 1, that the busiest CPU spends in code at [low, high).
 
-    The running machine is stopped for each of some samples.
+    The share is measured by samples; the machine runs, and is stopped for each sample.
 
     dtrace(1) has a timer for this, its deadman. kinst samples the CPUs only after the kernel has
     reported that it makes no progress (a stuck CPU, a stall of RCU, a hung task): if the kernel is
