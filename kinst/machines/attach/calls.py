@@ -56,7 +56,8 @@ class GuestCalls:
         """Prepare to make calls.
 
         Args:
-            allocator: tells which functions a thread is stopped at, and where it returns to.
+            allocator: has the functions at whose entry a thread may be stopped, and the return
+                address for its calls.
             memory: virtual memory of the kernel.
             write: writes data to virtual memory.
             renewed: connects to the stub again after an error, and returns the new connection; the

@@ -229,7 +229,9 @@ def check(process: OtherProcess, program: str) -> None:
 
 
 def _check_memory(process: OtherProcess) -> None:
-    """Raise TargetError if memory of a guest cannot be read, or not be replaced in its QEMU."""
+    """Raise TargetError if kinst cannot read the memory of a guest, or cannot replace parts of it
+    in the address space of its QEMU.
+    """
     pid, files = process.pid, process.descriptors().values()
     if any(name.startswith(_DEVICES) for name in files):
         raise TargetError(

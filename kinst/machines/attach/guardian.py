@@ -484,9 +484,10 @@ class Guardian:
         self._changes.undone()
 
     def _leave_claims(self, word: int, idle: int) -> None:
-        """Forget kinst's claims on call sites if the kernel's own tracer is in use.
+        """Leave kinst's claims in the kernel's memory if the kernel's own tracer is in use.
 
-        Claims may be released only while the tracer has no user (Claims of core/system.py).
+        A claim is a write to the tracer's data that keeps the tracer from rewriting an instruction
+        (Claims of core/system.py). It may be undone only while the tracer has no user.
 
         Args:
             word: address of the kernel's variable that tells whether the tracer is in use.

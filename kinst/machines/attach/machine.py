@@ -57,8 +57,8 @@ class _Watched:
 class AttachedVm(StubTarget):
     """Target for a QEMU that kinst did not start.
 
-    pointers() returns None: the machine would have to be stopped for half a second while all RAM is
-    searched.
+    pointers(), the search of RAM for possible return addresses, returns None: the machine would
+    have to be stopped for half a second.
     """
 
     abilities = Abilities(writes_code=True, reads_running=True, switches=True)
@@ -244,8 +244,11 @@ class AttachedVm(StubTarget):
         self._guardian.tell("written")
 
     def write_switches(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        """Write without the guardian and the journal, which do not know what the system has turned
-        on meanwhile."""
+        """Write switches of the kernel without a record for the guardian and the journal.
+
+        They would restore the old bytes even if the system itself has turned a switch on meanwhile.
+        A switch that stays on does no harm.
+        """
         if self._stub.running:
             raise TargetError("the machine must be stopped before its text can be written")
         self._rsp.write_memory(self.memory.physical_writes(writes))

@@ -21,7 +21,7 @@ ABILITIES = AttachedVm.abilities
 def open_attached(config: MachineConfig) -> Target:
     """Attach to the QEMU that the options of a configuration name, and return it as a target.
 
-    Raises TargetError if the kernel is of an unknown system, or its guest cannot be traced.
+    Raises TargetError if the guest's kernel is of an unknown system, or cannot be traced.
     """
     if config.virtual_layout is None:
         raise TargetError(

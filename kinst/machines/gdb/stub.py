@@ -47,8 +47,8 @@ class GdbStub(StubTarget):
     """Target for a machine whose GDB stub is running.  Connecting stops the machine; close()
     resumes it.
 
-    pointers() returns None: a stub does not tell where RAM is, and a search through a stub would
-    take minutes.
+    pointers(), the search of RAM for possible return addresses, returns None: a stub does not tell
+    where RAM is, and the search would take minutes.
     """
 
     abilities = Abilities()

@@ -157,9 +157,10 @@ class Device:
 
         Args:
             sites: patches of at most JUMP bytes each.
-            exits: patches in scratch that the module writes after all sites have been restored.
+            exits: patches of trampolines, which the module writes after all sites have been
+                restored, so that threads leave chains of trampolines.
             handler: address of the function that handles breakpoints, 0 if there are none.
-            active: address of a u64 in scratch, at 1 while clauses run; the module sets it to 0
+            active: address of a u64 in scratch that is 1 while clauses run; the module sets it to 0
                 before it restores sites for want of requests.
             seconds: time without a request after which the module restores all sites.
 
@@ -189,7 +190,7 @@ class Device:
         Args:
             period: period in ns.
             function: address of the function.
-            active: address of a u64 in scratch, at 1 while clauses run; the module sets it to 0
+            active: address of a u64 in scratch that is 1 while clauses run; the module sets it to 0
                 before it stops timers for want of requests.
             seconds: time without a request after which the module stops all timers.
 

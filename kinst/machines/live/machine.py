@@ -38,7 +38,8 @@ class LiveKernel(Target):
     """Target for the kernel that kinst itself runs on; it implements Planter (core/machine.py) as
     well.
 
-    pointers() returns None, since memory changes while it would be searched.
+    pointers(), the search of RAM for possible return addresses, returns None, since the contents of
+    memory would change during the search.
     """
 
     abilities = Abilities(runs_commands=True, reads_running=True)

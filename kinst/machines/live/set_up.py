@@ -127,7 +127,10 @@ def _lockdown() -> str:
 
 
 def cached_module(release: str, cache: Path) -> Path:
-    """Return the path in the cache of the kernel module for a release, if built from these sources.
+    """Return the path in the cache at which kinst keeps its kernel module for a release.
+
+    The path contains a checksum of the module's sources, so a module that was built from other
+    sources is not found there. The file need not exist.
 
     Args:
         release: the kernel's release.

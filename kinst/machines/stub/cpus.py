@@ -250,7 +250,8 @@ class Debugger:
         """Return the requests after which QEMU can write breakpoints into the kernel's code: under
         KVM, the selection of a CPU that is in the kernel.
 
-        If all CPUs are in user mode, the machine runs on for a moment, and then again.
+        While all CPUs are in user mode, the machine runs for short moments until one is in the
+        kernel. Raises TargetError if that does not happen within _RUNS moments.
         """
         if not self.hardware_breakpoints:
             return []

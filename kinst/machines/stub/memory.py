@@ -218,8 +218,9 @@ class GuestMemory:
             frames: physical addresses of LEAF_SIZE bytes each, which are mapped one after another.
             near: addresses [low, high) of the code.
             virtual_layout: the system's virtual layout, which tells where memory may be mapped.
-            reach: addresses [low, high) within branch reach of all but the first `data` bytes.
-            data: bytes at the start that need not be in reach.
+            reach: addresses [low, high) that branches must reach from the mapped memory, except
+                from its first `data` bytes.
+            data: bytes at the start of the mapped memory that hold no code.
 
         Raises TargetError if there is no room.
         """
@@ -242,8 +243,9 @@ class GuestMemory:
         Args:
             near: addresses [low, high) of the kernel's code.
             virtual_layout: the system's virtual layout, which tells where memory may be mapped.
-            reach: addresses [low, high) within branch reach of all but the first `data` bytes.
-            data: bytes at the start that need not be in reach.
+            reach: addresses [low, high) that branches must reach from the mapped memory, except
+                from its first `data` bytes.
+            data: bytes at the start of the mapped memory that hold no code.
 
         Raises TargetError if there is no room.
         """

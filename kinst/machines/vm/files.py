@@ -41,7 +41,8 @@ class Share:
     Attributes:
         tag: tag of its device, by which the guest mounts it.
         folder: its path on the host.
-        at: its path in the file system of commands; "" for the folder that is their root.
+        at: path at which commands in the guest find the folder; "" for the folder that is their
+            root.
     """
 
     tag: str

@@ -184,7 +184,7 @@ class Guest(Target):
         """Read memory by the page tables whose top-level table is at this virtual address from now
         on.
 
-        The machine is stopped, or memory was read before.
+        The machine must be stopped, unless its memory was read at least once before.
         """
         self._need_root()
         self.memory.set_tables(address)
@@ -192,7 +192,7 @@ class Guest(Target):
     def find_text(self) -> int:
         """Return the virtual address at which the kernel's text starts (KASLR moves it).
 
-        The machine is stopped, or memory was read before.
+        The machine must be stopped, unless its memory was read at least once before.
         """
         self._need_root()
         image = self._virtual_layout.image

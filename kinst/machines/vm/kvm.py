@@ -74,7 +74,7 @@ class KvmRecord:
 
         Args:
             cache: the cache folder.
-            kernel: the guest's kernel; None if no certain kernel is meant.
+            kernel: the guest's kernel; None if no particular kernel is meant.
 
         Raises TargetError if QEMU is missing.
         """
@@ -99,8 +99,9 @@ class KvmRecord:
         self._write("")
 
     def failed(self, reason: str) -> None:
-        """Record why a guest has come up under TCG alone; an error that may pass is not
-        recorded.
+        """Record why a guest has not come up under KVM, although it has come up under TCG.
+
+        Nothing is recorded for an error that may be gone at the next attempt.
         """
         if not any(text in reason for text in _PASSING):
             self._write(reason)
@@ -141,7 +142,7 @@ def choose(
 
     Args:
         options: the user's options for the guest.
-        kernel: the guest's kernel; None if no certain kernel is meant.
+        kernel: the guest's kernel; None if no particular kernel is meant.
         cache: the cache folder; None without one, where no record is read or written.
         device: path of KVM's device.
 
@@ -173,7 +174,9 @@ def choose(
 
 
 def _obstacle(isa: Isa, device: Path) -> tuple[str, str]:
-    """Return why this host's KVM cannot run a guest, and what to do; ("", "") if it may."""
+    """Return why this host's KVM cannot run a guest, and what to do; ("", "") if nothing is known
+    that prevents it.
+    """
     host = os.uname().machine
     if host not in isa.board.HOST_MACHINES:
         return f"KVM of this host ({host}) runs no {isa.name} guests", ""

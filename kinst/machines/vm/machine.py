@@ -406,7 +406,7 @@ class Vm(Guest):
     def watch_heartbeat(self, address: int) -> None:
         """Let wait() report from now on if the kernel hangs with interrupts off.
 
-        The machine is stopped, or memory was read before.
+        The machine must be stopped, unless its memory was read at least once before.
 
         Args:
             address: address of the kernel's counter of timer ticks (8 bytes).

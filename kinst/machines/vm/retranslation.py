@@ -27,7 +27,8 @@ _TEXT = 64 << 20  # more than the size of a kernel's text
 
 
 def code_at_hand(isa: Isa, physical: Physical, registers: Mapping[str, int]) -> set[int]:
-    """Return the physical pages of kernel code that a stopped CPU executes, or may return to.
+    """Return the physical addresses of the pages of kernel code that a stopped CPU executes, or may
+    return to.
 
     Return addresses are taken from the CPU's stack. Empty if its page tables cannot be read.
 
@@ -53,7 +54,7 @@ def code_at_hand(isa: Isa, physical: Physical, registers: Mapping[str, int]) -> 
 
 
 def _in_memory(physical: Physical, pages: Iterable[int]) -> set[int]:
-    """Return the pages, of these physical pages, that are in RAM.
+    """Return the physical addresses of pages, without those that are outside of RAM.
 
     Before the kernel has set up its page tables, a walk of a CPU's page tables may lead anywhere.
     """
@@ -68,7 +69,7 @@ def _in_memory(physical: Physical, pages: Iterable[int]) -> set[int]:
 def all_code(
     paging: Paging, image: tuple[int, int], physical: Physical, registers: Mapping[str, int]
 ) -> set[int]:
-    """Return all physical pages of kernel text; empty if no text is mapped yet.
+    """Return the physical address of every page of kernel text; empty if no text is mapped yet.
 
     Args:
         image: virtual addresses [low, high) where the kernel may be mapped.
