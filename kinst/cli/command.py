@@ -9,7 +9,6 @@ Tested by tests/d, through the command.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import time
@@ -30,9 +29,6 @@ from kinst.errors import DError, KinstError
 from kinst.version import __version__
 
 D_VERSION = "1.13"
-# Number of new objects after which Python looks for reference cycles. The millions of instructions
-# of a whole kernel are in no cycle, and scanning them repeatedly took a third of the time.
-COLLECT = 200_000
 
 
 def started_at() -> float:
@@ -147,7 +143,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the words without the program's name; None for those of sys.argv.
     """
-    gc.set_threshold(COLLECT)
     words = list(sys.argv[1:] if argv is None else argv)
     standard_files()
     requests: list[Request] = []

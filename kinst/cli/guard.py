@@ -11,9 +11,9 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -188,7 +188,8 @@ def guarded(
         if (short := shortage(error)) is not None:
             complain(short)
             return 1
-        last = traceback.extract_tb(error.__traceback__)[-1]
+        # Imported here, because it takes as long to load as the rest of this module.
+        last = import_module("traceback").extract_tb(error.__traceback__)[-1]
         place = f"{os.path.basename(last.filename)}:{last.lineno}"
         say(f"{name}: a defect of kinst: {type(error).__name__}: {error} at {place}"
             " (KINST_TRACEBACK=1 shows more)")  # fmt: skip

@@ -79,9 +79,13 @@ def prepared(isa: str, asked: str = "") -> Prepared | None:
         KinstError: the ISA is unknown.
     """
     wanted = _wanted(isa, asked)
-    there = (releases.parse(f.name) for f in _kernels_of(isa).glob("*") if _is_whole(f))
-    found = releases.newest(release for release in there if release and wanted.fits(release))
-    return _paths(_kernels_of(isa) / found.name) if found else None
+    there = (releases.parse(folder.name) for folder in _kernels_of(isa).glob("*"))
+    fitting = [release for release in there if release and wanted.fits(release)]
+    while (newest := releases.newest(fitting)) is not None:
+        if _is_whole(_kernels_of(isa) / newest.name):
+            return _paths(_kernels_of(isa) / newest.name)
+        fitting.remove(newest)
+    return None
 
 
 def prepare(

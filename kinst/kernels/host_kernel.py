@@ -5,7 +5,7 @@ Tested by tests/machines/live/test_parts.py.
 
 from __future__ import annotations
 
-import platform
+import os
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -45,7 +45,7 @@ def files(root: Path = Path("/"), release: str = "") -> RunningFiles:
         root: root of the file system to search.
         release: the release; "" for that of the kernel that kinst runs on.
     """
-    name = release or platform.release()
+    name = release or os.uname().release
     modules = root / _MODULES.relative_to("/") / name
     debug = root / _DEBUG.relative_to("/")
     images = (root / "boot" / f"vmlinuz-{name}", modules / "vmlinuz")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
 
 from kinst.core.probe import ProbePattern
@@ -134,7 +135,11 @@ _PLUS_OFFSET = re.compile(r"(?P<before>(?:[^:]*:)*)(?P<function>[^:+]+)\+(?P<off
 _IN_FILE = re.compile(
     r"(?:kinst)?:*(?P<file>[-\w./]+\.[chS]):(?P<function>[\w.@]+):(?P<line>[0-9]+)"
 )
-_COMPILED = tuple((re.compile(form), hint) for form, hint in _PROBES)
+
+
+@cache
+def _compiled() -> tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]:
+    return tuple((re.compile(form), hint) for form, hint in _PROBES)
 
 
 def probe_hint(pattern: ProbePattern) -> str:
@@ -142,7 +147,7 @@ def probe_hint(pattern: ProbePattern) -> str:
     "" for any other description.
     """
     written = str(pattern).strip(":")
-    for form, hint in _COMPILED:
+    for form, hint in _compiled():
         if match := form.fullmatch(written):
             return match.expand(hint) if isinstance(hint, str) else hint(match)
     return ""

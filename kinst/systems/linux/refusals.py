@@ -11,6 +11,7 @@ Tested by tests/systems/linux/test_system.py and tests/vm.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
@@ -153,14 +154,14 @@ class KernelRules:
 
     def is_bug(self, address: int) -> bool:
         """Return whether a running address is in a BUG or WARN trap instruction."""
-        return address in self._bug_bytes
+        starts, ends = self._bug_spans
+        at = bisect_right(starts, address)
+        return at > 0 and address < ends[at - 1]
 
     @cached_property
-    def _bug_bytes(self) -> frozenset[int]:
-        starts, sizes = self._bugs.start.tolist(), self._bugs.size.tolist()
-        return frozenset(
-            at for start, n in zip(starts, sizes, strict=True) for at in range(start, start + n)
-        )
+    def _bug_spans(self) -> tuple[list[int], list[int]]:
+        """Starts and ends of the trap instructions, in order; they do not overlap."""
+        return self._bugs.start.tolist(), (self._bugs.start + self._bugs.size).tolist()
 
     def sites(
         self, sites: Sequence[tuple[int, int]], fault_hook: bool, bug_hook: bool
