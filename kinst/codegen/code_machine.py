@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinst.core.dataclass import dataclass
@@ -37,7 +38,7 @@ class CodeMachine:
 
     Attributes:
         name: name of the machine, for messages.
-        triple: LLVM's target triple.
+        triple: LLVM's target triple; "" until the code is compiled if `host` is True.
         features: LLVM's target features.
         host: whether the code runs in kinst's own process.  If True, the CPU's slot in scratch is
             scratch.cpus, and built-ins are read from the CONTEXT_* words after the frame.
@@ -77,6 +78,7 @@ class CodeMachine:
         interrupt_masks: see Facts.
         pin: see Facts.
         dialect: how the system encodes errno, devices, sockets and the like.
+        saved_code: folder of machine code in the cache; None to keep no code there.
     """
 
     name: str
@@ -113,6 +115,7 @@ class CodeMachine:
     interrupt_masks: tuple[int, ...] = ()
     pin: Access | None = None
     dialect: Dialect = UNKNOWN
+    saved_code: Path | None = None
 
     @property
     def keeps_time(self) -> bool:
@@ -172,7 +175,6 @@ def host_machine(
     scratch: Scratch,
     base: int,
     nofault_read: int,
-    triple: str,
     user: UserMemory | None = None,
     parents: tuple[int, int] = (0, 0),
     user_state: UserState | None = None,
@@ -186,7 +188,6 @@ def host_machine(
         scratch: layout of scratch memory.
         base: address of scratch in kinst's process.
         nofault_read: native address of a callback that reads the target's memory.
-        triple: LLVM's target triple of kinst's process (host_triple()).
         user: native functions that read and write user memory.
         parents: see CodeMachine.
         user_state: see Facts.
@@ -194,7 +195,7 @@ def host_machine(
         dialect: the dialect of the traced kernel's system.
     """
     return CodeMachine(
-        "host", triple, "", True, base, scratch, nofault_read, isa.registers, isa.frame_slots,
+        "host", "", "", True, base, scratch, nofault_read, isa.registers, isa.frame_slots,
         isa.sp_slot, "ccc", user=user, parents=parents, user_state=user_state,
         interrupt_masks=interrupt_masks, dialect=dialect,
     )  # fmt: skip

@@ -5,13 +5,12 @@ Tested by tests/codegen.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from functools import cache, lru_cache, partial
+from dataclasses import replace
+from functools import lru_cache, partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any
-
-import llvmlite.binding as llvm
-from llvmlite.binding.newpassmanagers import NewPassManager
 
 from kinst.codegen.analysis import makes_pointers, shares_variables, slots_read
 from kinst.codegen.aside import aside
@@ -19,68 +18,12 @@ from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.entries import write_entry, write_error
 from kinst.codegen.firing import Unit
 from kinst.codegen.hooks import write_fault_hook, write_sampler, write_trap_hook
+from kinst.codegen.saved_code import ObjectCode, SavedCode
 from kinst.codegen.ssa import IrFunction, module_text
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
-
-_SYMBOL = struct.Struct("<IBBHQQ")
-
-# Sections that are not loaded, or that LLVM writes for tools.
-_IDLE = (
-    b".note",
-    b".comment",
-    b".llvm",
-    b".eh_frame",
-    b".riscv.attributes",
-)
-
-
-class ObjectError(Exception):
-    """Error: LLVM emitted more than plain code for a fixed address, which is a defect of
-    codegen.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectCode:
-    """Machine code of the functions of one ELF object.
-
-    Attributes:
-        code: the bytes of the text section.
-        offsets: offset of each function in `code`, by name.
-        sizes: bytes of each function, by name.
-    """
-
-    code: bytes
-    offsets: dict[str, int]
-    sizes: dict[str, int]
-
-
-def read_object(data: bytes) -> ObjectCode:
-    """Return the code and the functions of the text section of an ELF object (System V ABI, chapter
-    4).
-
-    Raises ObjectError if the object has other sections to load, or relocations.
-    """
-    sections: dict[bytes, bytes] = {}
-    for section in llvm.ObjectFileRef.from_data(data).sections():
-        name = section.name() or b""
-        if section.size() and not name.startswith(_IDLE):
-            sections[name] = section.data()
-    code = sections.pop(b".text", b"")
-    symbols, names = sections.pop(b".symtab", b""), sections.pop(b".strtab", b"")
-    sections.pop(b"", None)
-    if sections:
-        raise ObjectError(f"sections besides .text: {sorted(sections)}")
-    offsets, sizes = {}, {}
-    for name_at, info, _, section_index, value, size in _SYMBOL.iter_unpack(symbols):
-        if info & 0xF == 2 and section_index:  # STT_FUNC
-            name = names[name_at : names.index(b"\0", name_at)].decode()
-            offsets[name], sizes[name] = value, size
-    return ObjectCode(code, offsets, sizes)
-
 
 Entry = tuple[int, ...]  # indexes of the clauses that one entry function runs, in order
 
@@ -145,27 +88,6 @@ class HostCode:
     strings: bytes
     engine: Any
     ir: str
-
-
-@cache
-def _initialize() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    llvm.initialize_native_asmparser()  # for inline assembly, see CodeMachine.timestamp_asm
-
-
-@cache
-def _set_options(options: tuple[str, ...]) -> None:
-    """Set LLVM's command line options, at most once: LLVM ends the process if an option is set a
-    second time, so the function is cached.
-    """
-    for option in options:
-        llvm.set_option("kinst", option)
-
-
-def host_triple() -> str:
-    """Return LLVM's target triple for this process."""
-    return str(llvm.get_process_triple())
 
 
 def _name(entry: Entry) -> str:
@@ -251,49 +173,35 @@ def _lower_entries(wanted: ProgramEntries, machine: CodeMachine) -> tuple[str, b
     return module_text(machine.triple, functions), strings
 
 
-def _optimise(module: Any, target: Any) -> None:
-    """Optimise an LLVM module with -O2, but without vectorising, unrolling and interleaving loops,
-    which gain nothing in the short, mostly straight code of clauses.
-    """
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    options.loop_unrolling = False
-    options.loop_interleaving = False
-    builder = llvm.create_pass_builder(target, options)
-    passes = builder.getModulePassManager()
-    passes.run(module, builder)
-    # In llvmlite 0.50, passes.close() frees nothing because of the order of the base classes.
-    NewPassManager._dispose(passes)
-    passes.detach()
-
-
-def _module(ir: str, triple: str, features: str, *, jit: bool) -> tuple[Any, Any]:
-    """Parse and optimise LLVM assembly; return the module, and LLVM's target machine for it."""
-    module = llvm.parse_assembly(ir)
-    module.verify()
-    target = llvm.Target.from_triple(triple).create_target_machine(
-        features=features,
-        opt=2,
-        reloc="static",
-        codemodel="jitdefault" if jit else "small",
-        jit=jit,
-    )
-    _optimise(module, target)
-    return module, target
+def _llvm() -> Any:
+    """Import the module that calls LLVM, and return it."""
+    return import_module("kinst.codegen.llvm_calls")
 
 
 @lru_cache(maxsize=8)
-def _object_code(ir: str, triple: str, features: str) -> ObjectCode:
-    """Compile LLVM assembly to machine code for a traced kernel.  Results are cached for clients
-    that trace one program again and again on an open machine.
+def _object_code(
+    ir: str, triple: str, features: str, options: tuple[str, ...], folder: Path | None
+) -> ObjectCode:
+    """Compile LLVM assembly to machine code for a traced kernel.  Results are cached, in memory for
+    clients that trace one program again and again on an open machine, and in files.
+
+    Args:
+        ir: the assembly.
+        triple: LLVM's target triple.
+        features: LLVM's target features.
+        options: LLVM's command line options.
+        folder: the folder of machine code in the cache; None to use no files.
     """
-    return aside(partial(_emitted, ir, triple, features))
-
-
-def _emitted(ir: str, triple: str, features: str) -> ObjectCode:
-    module, target = _module(ir, triple, features, jit=False)
-    return read_object(target.emit_object(module))
+    saved = None if folder is None else SavedCode(folder, [ir, triple, features, *options])
+    code = None if saved is None else saved.load()
+    if code is None:
+        llvm = _llvm()
+        llvm.initialize()
+        llvm.set_options(options)
+        code = aside(partial(llvm.emitted, ir, triple, features))
+        if saved is not None:
+            saved.save(code)
+    return code
 
 
 def compile_functions(
@@ -307,10 +215,9 @@ def compile_functions(
         machine: the machine that runs the code.
         features: LLVM target features besides the machine's.
     """
-    _initialize()
-    _set_options(machine.llvm_options)
     every = ",".join(filter(None, (machine.features, features)))
-    compiled = _object_code(module_text(machine.triple, functions), machine.triple, every)
+    text = module_text(machine.triple, functions)
+    compiled = _object_code(text, machine.triple, every, machine.llvm_options, machine.saved_code)
     return {
         name: compiled.code[at : at + compiled.sizes[name]] for name, at in compiled.offsets.items()
     }
@@ -328,10 +235,10 @@ def compile_target(wanted: ProgramEntries, machine: CodeMachine, address: int) -
         KinstError: this kernel cannot do what a clause asks for (a built-in that its system does
             not know, arg0 at an instruction).
     """
-    _initialize()
-    _set_options(machine.llvm_options)
     ir, strings = _lower_entries(wanted, machine)
-    compiled = _object_code(ir, machine.triple, machine.features)
+    compiled = _object_code(
+        ir, machine.triple, machine.features, machine.llvm_options, machine.saved_code
+    )
     clauses, entries = wanted.program.clauses, wanted.entries
     in_error = [slots_read(clauses[i], machine) for i in wanted.error_clauses]
     slots: dict[Entry, frozenset[int]] = {}
@@ -352,16 +259,6 @@ def compile_target(wanted: ProgramEntries, machine: CodeMachine, address: int) -
     )  # fmt: skip
 
 
-def _engine(ir: str, triple: str, features: str) -> Any:
-    """Compile LLVM assembly for kinst's own process; return LLVM's execution engine, which owns the
-    compiled code.
-    """
-    module, target = _module(ir, triple, features, jit=True)
-    engine = llvm.create_mcjit_compiler(module, target)
-    engine.finalize_object()
-    return engine
-
-
 def compile_host(wanted: ProgramEntries, machine: CodeMachine) -> HostCode:
     """Compile a program's entry functions for kinst's own process, which runs the clauses of BEGIN,
     END, timers and stop-planted probes.
@@ -371,8 +268,10 @@ def compile_host(wanted: ProgramEntries, machine: CodeMachine) -> HostCode:
     """
     if not wanted.entries:
         return HostCode({}, wanted.layout.strings[1], None, "")
-    _initialize()
+    llvm = _llvm()
+    llvm.initialize()
+    machine = replace(machine, triple=llvm.host_triple())
     ir, strings = _lower_entries(wanted, machine)
-    engine = aside(partial(_engine, ir, machine.triple, machine.features))
+    engine = aside(partial(llvm.engine_of, ir, machine.triple, machine.features))
     addresses = {entry: int(engine.get_function_address(_name(entry))) for entry in wanted.entries}
     return HostCode(addresses, strings, engine, ir)

@@ -18,9 +18,9 @@ from kinst.codegen.compile import (
     TargetCode,
     compile_host,
     compile_target,
-    host_triple,
 )
 from kinst.codegen.hooks import build_trap_table
+from kinst.codegen.saved_code import FOLDER
 from kinst.codegen.site_records import InlineRecord, record_shapes
 from kinst.codegen.site_work import Arguments, Clauses, counted, exits_in, own_keys, snippets_of
 from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody
@@ -29,6 +29,7 @@ from kinst.core.isa import Isa
 from kinst.core.kernel import PlantableKernel
 from kinst.core.layout import ARGUMENT_POINTED, ARGUMENT_SLOT, ARGUMENT_STACK, POINTED_SLOT
 from kinst.core.machine import CodeTable
+from kinst.core.paths import cache_folder
 from kinst.core.return_addresses import EndedCode
 from kinst.core.system import HOOK_BYTES, System
 from kinst.patch.apart import fits
@@ -77,7 +78,7 @@ def plan(
     places = _descriptor_places(placed)
     side = host_side(machine)
     here = host_machine(
-        isa, scratch, placed.memory.native, side.read.address, host_triple(), side.user,
+        isa, scratch, placed.memory.native, side.read.address, side.user,
         parents_of(facts), facts.user_state, facts.interrupt_masks, dialect,
     )  # fmt: skip
     here = replace(here, symbols=symbols, paths=facts.paths)
@@ -87,7 +88,10 @@ def plan(
             placed, _describe(placed, places, rules), host, side, rules=rules, ended=ended
         )
     there = replace(
-        target_machine(isa, facts, scratch, dialect), samples=bool(parts.sampled), symbols=symbols
+        target_machine(isa, facts, scratch, dialect),
+        samples=bool(parts.sampled),
+        symbols=symbols,
+        saved_code=cache_folder() / FOLDER,
     )
     shapes: Shapes = {}
     if not _exits(placed):
@@ -127,7 +131,7 @@ def plan_on_host(placed: PlacedProgram, isa: Isa) -> TracePlan:
     """Compile the clauses of a program that needs no machine."""
     places, side = _descriptor_places(placed), no_host_side()
     here = host_machine(
-        isa, placed.scratch, placed.memory.native, side.read.address, host_triple(),
+        isa, placed.scratch, placed.memory.native, side.read.address,
         dialect=placed.compiled.dialect(),
     )  # fmt: skip
     host = _compile_host(placed, places, here)

@@ -22,9 +22,9 @@ from kinst.codegen.compile import (
     TargetCode,
     compile_host,
     compile_target,
-    host_triple,
 )
 from kinst.codegen.layout.program_layout import lay_out_program
+from kinst.codegen.llvm_calls import host_triple
 from kinst.core import layout as lay
 from kinst.core.dtypes import INT, STRING, UINT64, DType
 from kinst.core.errors import Span

@@ -9,7 +9,6 @@ import pytest
 
 from kinst.codegen import analysis
 from kinst.codegen.code_machine import CodeMachine, host_machine, parents_of
-from kinst.codegen.compile import host_triple
 from kinst.codegen.values.dynamic_variables import THREAD_PARTS
 from kinst.codegen.values.variable_code import is_thread_local
 from kinst.core.system import Access, Facts, Unwinder
@@ -171,7 +170,7 @@ def test_the_strings_of_a_program() -> None:
 
 def test_parents_where_nothing_is_known() -> None:
     assert parents_of(None) == (0, 0)
-    assert host_machine(load("amd64"), scratch(), 0, 0, host_triple()).parents == (0, 0)
+    assert host_machine(load("amd64"), scratch(), 0, 0).parents == (0, 0)
     facts = Facts("Linux", "6.1", 0, 2, {}, 0, 0, 0, 0, 0, (), None)
     assert parents_of(facts) == (0, 0)
     # The parent's address is in the thread, its id in the parent.

@@ -13,13 +13,12 @@ import unicorn
 from kinst.codegen import hooks
 from kinst.codegen.code_machine import target_machine
 from kinst.codegen.compile import (
-    ObjectError,
     ProgramEntries,
     compile_functions,
     compile_target,
-    read_object,
 )
 from kinst.codegen.layout.program_layout import lay_out_program
+from kinst.codegen.llvm_calls import ObjectError, read_object
 from kinst.codegen.ssa import IrFunction
 from kinst.core import layout as lay
 from kinst.core.columns import Pairs

@@ -36,9 +36,9 @@ class CacheKind:
 KINDS = (
     CacheKind("kernels", "kernels, their debug files and busybox", "fetched when one is traced",
          ("kernels", "busybox", "running", "fetching", "modules")),
-    CacheKind("indexes", "indexes of debug information and names",
+    CacheKind("indexes", "indexes of debug information and names, and compiled clauses",
               "made again, in a minute or less",
-         ("*.index", "*.npy", "completion", "programs")),
+         ("*.index", "*.npy", "completion", "programs", "clauses")),
     CacheKind("guests", "guests as they were after their boot", "booted and kept again, in seconds",
          ("guests",)),
     CacheKind("tools", "compiled code, whether KVM works, what set-up and tests have", "make setup",

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import llvmlite.binding as llvm
 
 from kinst.codegen.code_machine import CodeMachine
-from kinst.codegen.compile import host_triple
 from kinst.codegen.firing import Faults, Firing, Unit
 from kinst.codegen.helpers import dynamic_tables
+from kinst.codegen.llvm_calls import host_triple
 from kinst.codegen.ssa import IrFunction, IrValue, const, module_text
 from kinst.core import layout as lay
 from kinst.core import records as rec

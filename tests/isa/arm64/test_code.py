@@ -13,7 +13,7 @@ import re
 import llvmlite.binding as llvm
 import pytest
 
-from kinst.codegen.compile import read_object
+from kinst.codegen.llvm_calls import read_object
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import Leaf, Root
 from kinst.isa import load
