@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 
 import pytest
+from iced_x86 import Code, OpCodeInfo
 
 from kinst.core.displaced import Onward, Refused, Relocated
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
-from kinst.isa import load, names
+from kinst.isa import _x86, load, names
 
 AT = 0xFFFFFFFF81000100
 TO = 0xFFFFFFFF9FE00000
@@ -207,3 +208,11 @@ def test_registers_have_dtrace_names_and_indices(isa: Isa) -> None:
     slots = {r.gdb_name: r.slot for r in isa.registers}
     assert len(set(slots.values())) == len(slots) == isa.frame_slots
     assert (slots["rip"], slots["rsp"]) == (isa.pc_slot, isa.sp_slot)
+
+
+@pytest.mark.parametrize("names", [_x86.ENDS, "reservednop"])
+def test_codes_of_mnemonics_are_all_that_iced_x86_has(names: str) -> None:
+    """codes_of() looks only at codes whose names begin with a mnemonic."""
+    wanted = _x86.numbers(names)
+    every = [getattr(Code, name) for name in dir(Code) if name.isupper()]
+    assert _x86.codes_of(names) == {one for one in every if OpCodeInfo(one).mnemonic in wanted}
