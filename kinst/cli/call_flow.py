@@ -222,8 +222,8 @@ def _heading(function: str, caller: CallingThread | None, seen: int, *, whole: b
     Args:
         function: name of the function.
         caller: the thread that made the call.
-        seen: number of calls that the run that finds functions has counted.
-        whole: whether that run counted all calls rather than the first one.
+        seen: number of calls that were counted in the first run, which finds functions.
+        whole: whether all calls were counted in that run rather than only the first call.
     """
     if caller is None:
         return ""

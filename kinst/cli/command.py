@@ -65,8 +65,8 @@ def _all(name: str) -> Any:
 
 
 def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
-    """Do what a command line of options asks for, with the output in the file of -o or on standard
-    output, and return the exit status.
+    """Do what a command line without a named command asks for, and return the exit status. The
+    output goes to the file of -o or to standard output.
 
     The program is compiled first. If it needs a guest, the guest starts while the rest of kinst is
     loaded.

@@ -54,8 +54,8 @@ def _unraisable(said: Any) -> None:
     """Handle an exception that Python cannot raise where it happened, in a library's callback or a
     finaliser (sys.unraisablehook).
 
-    For a signal that ends kinst, send the signal again. Ignore a shortage of the system, which will
-    happen again elsewhere. Report others as Python does.
+    For a signal that ends kinst, send the signal again. Ignore a shortage of memory, file
+    descriptors or the like, which will happen again elsewhere. Report others as Python does.
     """
     error = said.exc_value
     if isinstance(error, Interrupted):

@@ -65,7 +65,7 @@ Which functions of the file system run, and how often:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What a command line of options asks for.
+    """What a command line without a named command asks for.
 
     Attributes:
         request: options of the machine and of the trace.
@@ -381,7 +381,12 @@ def _check_quotes(programs: Sequence[ProgramText], arguments: Sequence[str]) -> 
 
 
 def _of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those values that belong to fields of a class."""
+    """Return the items of `values` whose names are names of fields of a dataclass.
+
+    Args:
+        kind: the dataclass.
+        values: values by name.
+    """
     return {name: value for name, value in values.items() if name in kind.__slots__}  # type: ignore[attr-defined]
 
 

@@ -31,7 +31,7 @@ def shell_command(environment: Mapping[str, str]) -> str:
     otherwise /bin/sh.
 
     Args:
-        environment: of the host, for TERM.
+        environment: kinst's own environment, from which the shell gets TERM.
     """
     kind = shlex.quote(environment.get("TERM", "dumb"))
     return f'export TERM={kind}; [ -x "$SHELL" ] || SHELL=/bin/sh; exec "$SHELL"'

@@ -1,5 +1,5 @@
-"""Execution of a command line of options: a trace, a list of probes, or the output of a compiler
-stage.
+"""Execution of a command line without a named command: a trace, a list of probes, or the output of
+a compiler stage.
 
 Tested by tests/d, through the command.
 """
@@ -48,8 +48,8 @@ Begins = Callable[[Trace], None]  # called with a trace before it begins
 
 
 def _emptying(out: TextIO) -> Callable[[], None] | None:
-    """Return a function that truncates the output file; None if the output is a terminal or a
-    pipe."""
+    """Return a function that deletes what was written to the output file so far; None if the output
+    is a terminal or a pipe."""
     try:
         regular = stat.S_ISREG(os.fstat(out.fileno()).st_mode)
     except OSError:
@@ -70,7 +70,8 @@ def _follow(trace: Trace, line: CommandLine, out: TextIO, traced: Mapping[str, s
         trace: the trace.
         line: the command line.
         out: file for the output.
-        traced: what is traced, as Destination.traced needs it.
+        traced: texts named "program", "command" and "kernel" that say what is traced, as far as
+            known.
     """
     destination = Destination(
         write=partial(write, out),
@@ -116,7 +117,7 @@ def run(
     compiled: tuple[Compiler, Program] | None,
     early_start: EarlyStart | None,
 ) -> int:
-    """Do what a command line of options asks for, and return the exit status.
+    """Do what a command line without a named command asks for, and return the exit status.
 
     Args:
         line: the command line.

@@ -217,7 +217,7 @@ class Completer:
         return self._given.get("--vm", "") or "amd64"
 
     def _kernels(self) -> list[str]:
-        """Return the releases of the fetched kernels of this ISA."""
+        """Return the releases of the fetched kernels, for the ISA that the command line chooses."""
         folder = words_file().parents[1] / "kernels" / self._isa()
         try:
             return sorted(os.listdir(folder))
