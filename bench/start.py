@@ -1,8 +1,11 @@
-"""Measure how soon the first record of a trace arrives, and how many records arrive in a second.
+"""Measure how soon kinst answers and a first record arrives, and how many records come in a second.
 
-    .venv/bin/python bench/start.py [--runs N] [--hits N] [--json FILE]
+    .venv/bin/python bench/start.py [--answers] [--runs N] [--hits N] [--json FILE]
 
-First: kinst traces one instruction of vfs_read in a VM whose kernel has been fetched: cold (--cold:
+First, and with --answers only: commands that should answer at once, against bars
+(bench/command_starts.py).
+
+Then: kinst traces one instruction of vfs_read in a VM whose kernel has been fetched: cold (--cold:
 the kernel boots) and warm (the VM starts from a saved state). kinst's -v message splits the time
 from the start of its process to the first printed record by stage. The time from outside, by this
 benchmark's clock, is from before the process is made to the arrival of the first byte of a record.
@@ -42,6 +45,7 @@ from rich.table import Table
 
 import kinst
 from bench.budget import go_first
+from bench.command_starts import run_commands, show_commands
 from bench.guest import compile_programs
 from kinst import KinstError
 
@@ -214,13 +218,18 @@ def show(
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="How soon and how fast records arrive.")
+    parser.add_argument("--answers", action="store_true", help="only commands that answer at once")
     parser.add_argument("--runs", type=int, default=5, help="starts to time (5)")
     parser.add_argument("--entries", type=int, default=3, help=f"runs of {ENTRIES} (3)")
     parser.add_argument("--hits", type=int, default=1_000_000, help="records to make (1000000)")
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args(argv)
-    load, priority = os.getloadavg(), go_first()
+    load, priority = os.getloadavg(), "" if options.answers else go_first()
     try:
+        answers = run_commands(options.runs)
+        show_commands(Console(width=100 if not sys.stdout.isatty() else None), answers)
+        if options.answers:
+            return 0
         with tempfile.TemporaryDirectory() as folder:
             (reads,) = compile_programs(("reads",), Path(folder))
             starts = starts_by_kind(start_once, options.runs)
@@ -249,6 +258,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if options.json:
         figures = {
+            "answers": {
+                command.name: [asdict(t) for t in took] for command, took in answers.items()
+            },
             "starts": {kind: [asdict(s) for s in some] for kind, some in starts.items()},
             "entries": {kind: [asdict(s) for s in some] for kind, some in entries.items()},
             "again": again,
