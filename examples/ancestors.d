@@ -3,7 +3,7 @@
  * Run: kinst -s examples/ancestors.d -c 'sh -c date; true' sh
  */
 #pragma D option quiet
-fbt::__x64_sys_getppid:entry
+syscall::getppid:entry
 /execname == $$1 && !shown++/
 {
 	printf("%s <- %s <- %s\n", execname, stringof(curthread->real_parent->comm),

@@ -3,7 +3,7 @@
  * Run: kinst -s examples/current_task.d -c 'sh -c date; true'
  */
 #pragma D option quiet
-fbt::__x64_sys_getppid:entry
+syscall::getppid:entry
 {
 	printf("%s pid %d prio %d\n", stringof(curthread->comm), curthread->tgid, curthread->prio);
 }

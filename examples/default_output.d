@@ -2,4 +2,4 @@
  * What does dtrace(1) print when a clause is empty?
  * Run: kinst -s examples/default_output.d -c 'sh -c date; true'
  */
-fbt::__x64_sys_getppid:entry { }
+syscall::getppid:entry { }

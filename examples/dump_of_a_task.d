@@ -3,7 +3,7 @@
  * Run: kinst -s examples/dump_of_a_task.d -c 'sh -c date; true'
  */
 #pragma D option quiet
-fbt::__x64_sys_getppid:entry
+syscall::getppid:entry
 /!shown++/
 {
 	tracemem(curthread, 32);

@@ -3,7 +3,7 @@
  * Run: kinst -s examples/enumerations.d -c 'sh -c date; true'
  */
 #pragma D option quiet
-fbt::__x64_sys_getppid:entry
+syscall::getppid:entry
 /!shown++/
 {
 	printf("PIDTYPE_PID is %d, PIDTYPE_TGID is %d\n", PIDTYPE_PID, PIDTYPE_TGID);

@@ -3,7 +3,7 @@
  * Run: kinst -s examples/following_children.d -c 'date; uname -r'
  */
 #pragma D option quiet
-fbt::__x64_sys_*:entry
+syscall:::entry
 /progenyof($target)/
 {
 	@[pid] = count();

@@ -4,12 +4,12 @@
  */
 #pragma D option quiet
 uint64_t last;
-fbt::__x64_sys_getppid:entry
+syscall::getppid:entry
 /last && execname == $$1/
 {
 	@apart = avg(timestamp - last);
 }
-fbt::__x64_sys_getppid:entry
+syscall::getppid:entry
 /execname == $$1/
 {
 	last = timestamp;

@@ -5,12 +5,12 @@
 #pragma D option quiet
 self int cpu;
 int changes;
-fbt::__x64_sys_*:entry
+syscall:::entry
 /execname == $$1 && self->cpu && self->cpu != cpu + 1/
 {
 	changes++;
 }
-fbt::__x64_sys_*:entry
+syscall:::entry
 /execname == $$1/
 {
 	self->cpu = cpu + 1;

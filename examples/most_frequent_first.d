@@ -4,7 +4,7 @@
  */
 #pragma D option quiet
 #pragma D option aggsortrev
-fbt::__x64_sys_*:entry
+syscall:::entry
 /execname == $$1/
 {
 	@[probefunc] = count();

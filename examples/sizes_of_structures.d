@@ -3,7 +3,7 @@
  * Run: kinst -s examples/sizes_of_structures.d -c 'sh -c date; true'
  */
 #pragma D option quiet
-fbt::__x64_sys_getppid:entry
+syscall::getppid:entry
 /!shown++/
 {
 	printf("task_struct %d bytes, comm at %d\n", sizeof (struct task_struct),

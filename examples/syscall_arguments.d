@@ -4,9 +4,9 @@
  */
 #pragma D option quiet
 struct when { long sec; long nsec; };
-fbt::__x64_sys_clock_nanosleep:entry
+syscall::clock_nanosleep:entry
 /execname == $$1 && pid == $target/
 {
-	this->t = (struct when *)copyin(args[0]->dx, sizeof (struct when));
+	this->t = (struct when *)copyin(arg2, sizeof (struct when));
 	printf("nanosleep of %d ns\n", this->t->sec * 1000000000 + this->t->nsec);
 }

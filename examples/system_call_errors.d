@@ -1,11 +1,11 @@
 /*
- * Which programs' reads, writes and opens fail, and with which error?
+ * Which programs' system calls fail, and with which error?
  * Run: kinst -s examples/system_call_errors.d -c 'cat /etc/passwd /no/such/file'
  */
 #pragma D option quiet
-fbt::ksys_read:return, fbt::ksys_write:return, fbt::do_sys_openat2:return
-/(long)arg1 < 0 && (long)arg1 > -4096/
+syscall:::return
+/errno != 0/
 {
-	@[execname, probefunc, -(int)arg1] = count();
+	@[execname, probefunc, errno] = count();
 }
 END { printa("%-16s %-28s %4d %@d\n", @); }

@@ -3,12 +3,12 @@
  * Run: kinst -s examples/system_call_time.d -c 'dd if=/dev/zero of=/dev/null bs=64k count=200'
  */
 #pragma D option quiet
-fbt::__x64_sys_*:entry
+syscall:::entry
 /pid == $target/
 {
 	self->start = timestamp;
 }
-fbt::__x64_sys_*:return
+syscall:::return
 /self->start/
 {
 	@[probefunc] = sum(timestamp - self->start);

@@ -3,7 +3,7 @@
  * Run: kinst -s examples/system_calls.d -c 'wc -l /etc/passwd /proc/meminfo' wc
  */
 #pragma D option quiet
-fbt::__x64_sys_*:entry
+syscall:::entry
 /execname == $$1/
 {
 	@[probefunc] = count();

@@ -3,4 +3,4 @@
  * Run: kinst -s examples/system_calls_by_process.d -c 'date | wc -c'
  */
 #pragma D option quiet
-fbt::__x64_sys_*:entry { @[execname] = count(); }
+syscall:::entry { @[execname] = count(); }

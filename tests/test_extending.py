@@ -121,16 +121,16 @@ def test_without_that_system_the_current_thread_is_refused_with_the_reason() -> 
 
 def test_a_provider_asks_the_system_for_its_system_calls(add: Add) -> None:
     add(kinst.systems, "toy")
-    add(kinst.providers, "syscall")
+    add(kinst.providers, "calls")
     program = """
-        syscall::work:entry { printf("%s %d %d;", probefunc, arg0, args[0]); }
-        syscall::work:return { printf("syscall %d;", arg1); }
+        calls::work:entry { printf("%s %d %d;", probefunc, arg0, args[0]); }
+        calls::work:return { printf("calls %d;", arg1); }
         fbt::work:return { printf("fbt %d;", arg1); }"""
     told = [part.strip() for part in run(program, Call("work", (3,), 0)).split(";")]
     results = {kind: value for kind, _, value in (one.partition(" ") for one in told if one)}
     assert results["work"] == "3 3"
-    assert results["syscall"] == results["fbt"] != ""
-    counted = run("syscall:::entry { @[probefunc] = count(); }",
+    assert results["calls"] == results["fbt"] != ""
+    counted = run("calls:::entry { @[probefunc] = count(); }",
                   *(Call("work", (n,), n % 2) for n in range(5)))  # fmt: skip
     assert counted.split() == ["work", "5"]
 
@@ -172,10 +172,10 @@ def test_without_its_file_the_format_is_unknown() -> None:
 
 
 def test_a_system_without_system_calls_has_none_of_that_provider(add: Add) -> None:
-    add(kinst.providers, "syscall")
+    add(kinst.providers, "calls")
     with pytest.raises(DError) as found:
-        run("syscall::work:entry { trace(1); }", Call("work", (3,), 0))
-    assert found.value.hint == "syscall::NAME:entry and syscall::NAME:return"
+        run("calls::work:entry { trace(1); }", Call("work", (3,), 0))
+    assert found.value.hint == "calls::NAME:entry and calls::NAME:return"
 
 
 E_MACHINE = 18  # offset in an ELF header

@@ -56,8 +56,8 @@ HEAD = """\
 
 {count} D scripts, each with its question and a command that answers it in its first lines; run one
 from the top folder of the repository. Where the command ends with a word, that is the name of the
-program that is looked at (`$$1` in the script). `fbt::__x64_sys_*` and `regs[R_RDX]` are amd64's:
-on arm64 and riscv64 (`--vm=arm64`, `--vm=riscv64`) system calls and registers have other names.
+program that is looked at (`$$1` in the script). Registers such as `regs[R_RDX]` are amd64's: on
+arm64 and riscv64 (`--vm=arm64`, `--vm=riscv64`) they have other names.
 
 ```sh
 {command}

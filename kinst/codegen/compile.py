@@ -17,11 +17,18 @@ from kinst.codegen.aside import aside
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.entries import write_entry, write_error
 from kinst.codegen.firing import Unit
-from kinst.codegen.hooks import write_fault_hook, write_sampler, write_trap_hook
+from kinst.codegen.hooks import (
+    Chosen,
+    write_chooser,
+    write_fault_hook,
+    write_sampler,
+    write_trap_hook,
+)
 from kinst.codegen.saved_code import ObjectCode, SavedCode
 from kinst.codegen.ssa import IrFunction, module_text
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
+from kinst.core.probe import Selection
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
 
@@ -47,6 +54,7 @@ class TargetCode:
         ir: LLVM assembly before optimisation, for --dump.
         samplers: addresses of the functions that run an entry function with the registers that an
             interrupt has saved.
+        choosers: addresses of the functions that choose among a site's probes.
     """
 
     code: bytes
@@ -60,6 +68,7 @@ class TargetCode:
     fault_hook: int
     ir: str
     samplers: tuple[int, ...] = ()
+    choosers: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -92,6 +101,10 @@ class HostCode:
 
 def _name(entry: Entry) -> str:
     return "entry_" + "_".join(map(str, entry))
+
+
+def _chooser(number: int) -> str:
+    return f"chooser_{number}"
 
 
 def _sampler(number: int) -> str:
@@ -131,6 +144,8 @@ class ProgramEntries:
         error_clauses: the clauses of dtrace:::ERROR.
         error_site: address of dtrace:::ERROR's site descriptor on this machine.
         sampled: (entry, address of the site descriptor) of each entry that samples of CPUs run.
+        chosen: for each site whose probes have selections, its probes as (selection, entry, address
+            of the site descriptor).
     """
 
     program: typed.TypedProgram
@@ -139,6 +154,7 @@ class ProgramEntries:
     error_clauses: Entry
     error_site: int
     sampled: Sequence[tuple[Entry, int]] = ()
+    chosen: Sequence[Sequence[tuple[Selection, Entry, int]]] = ()
 
 
 def _lower_entries(wanted: ProgramEntries, machine: CodeMachine) -> tuple[str, bytes]:
@@ -167,10 +183,29 @@ def _lower_entries(wanted: ProgramEntries, machine: CodeMachine) -> tuple[str, b
         body = write_entry(unit, f"{_sampler(number)}_entry", clauses, error)
         body.internal = True  # a call of an exported function would have to be relocated
         functions += [body, write_sampler(machine, _sampler(number), body, descriptor)]
+    functions += _choosers(wanted, unit, error)
     if not machine.host:
         functions += [write_trap_hook(machine), write_fault_hook(machine)]
     functions += unit.helpers.values()
     return module_text(machine.triple, functions), strings
+
+
+def _choosers(wanted: ProgramEntries, unit: Unit, error: IrFunction) -> list[IrFunction]:
+    """Return the functions that choose among a site's probes, with entry functions of their own:
+    a call of an exported function would have to be relocated.
+    """
+    entries: dict[Entry, IrFunction] = {}
+    functions: list[IrFunction] = []
+    for number, probes in enumerate(wanted.chosen):
+        for _, entry, _ in probes:
+            if entry not in entries:
+                clauses = [wanted.program.clauses[i] for i in entry]
+                body = write_entry(unit, f"chosen_{_name(entry)}", clauses, error)
+                body.internal, body.noinline = True, True
+                entries[entry] = body
+        chosen = [Chosen(one, entries[entry], at) for one, entry, at in probes]
+        functions.append(write_chooser(unit.machine, _chooser(number), chosen))
+    return [*entries.values(), *functions]
 
 
 def _llvm() -> Any:
@@ -244,7 +279,8 @@ def compile_target(wanted: ProgramEntries, machine: CodeMachine, address: int) -
     slots: dict[Entry, frozenset[int]] = {}
     caller: set[Entry] = set()
     arguments: dict[Entry, frozenset[int]] = {}
-    for entry in entries:
+    of_choosers = (entry for probes in wanted.chosen for _, entry, _ in probes)
+    for entry in dict.fromkeys((*entries, *of_choosers)):
         reads = [slots_read(clauses[i], machine) for i in entry]
         slots[entry] = frozenset[int]().union(*(read.slots for read in reads + in_error))
         # dtrace:::ERROR's own arguments describe the fault and are not in the frame.
@@ -256,6 +292,7 @@ def compile_target(wanted: ProgramEntries, machine: CodeMachine, address: int) -
         frozenset(caller), arguments, strings, compiled.offsets["trap_hook"],
         compiled.offsets["fault_hook"], ir,
         tuple(address + compiled.offsets[_sampler(k)] for k in range(len(wanted.sampled))),
+        tuple(address + compiled.offsets[_chooser(k)] for k in range(len(wanted.chosen))),
     )  # fmt: skip
 
 

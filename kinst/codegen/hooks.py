@@ -13,6 +13,8 @@ Tested by tests/codegen/test_target_code.py.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.firing import GOLDEN
 from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.columns import NO_PAIRS, U64, Pairs
+from kinst.core.layout import POINTED_SHIFT, POINTED_SLOT
+from kinst.core.probe import Argument, Selection
 
 _TABLE = struct.Struct("<QQQ")
 
@@ -156,6 +160,84 @@ def write_sampler(
     code.call(entry, (const(descriptor), frame))
     code.ret()
     return code
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """One of the probes at a site that has selections.
+
+    Attributes:
+        selection: which hits belong to the probe.
+        entry: the entry function of the probe's clauses.
+        descriptor: address of the probe's site descriptor.
+    """
+
+    selection: Selection
+    entry: IrFunction
+    descriptor: int
+
+
+def write_chooser(machine: CodeMachine, name: str, probes: Sequence[Chosen]) -> IrFunction:
+    """Return the LLVM function NAME(site, frame), which runs the entry function of the probe that a
+    hit belongs to, if there is one. It ignores `site`.
+
+    The probes' numbers are searched by halves, so the time hardly depends on how many there are.
+    Each distinct place of a number or a state is searched one after another.
+
+    Args:
+        machine: the machine that runs the code.
+        name: name of the function.
+        probes: the probes at the site.
+    """
+    params = (IrValue(64, "%site"), IrValue(64, "%frame"))
+    code = IrFunction(name, params, 0, machine.convention, internal=False)
+
+    def pointed(argument: Argument) -> IrValue:
+        slot, offset = argument.value & POINTED_SLOT, argument.value >> POINTED_SHIFT
+        base = code.load(64, code.add(params[1], 8 * slot))
+        return code.load(64, code.add(base, offset))
+
+    kinds: dict[tuple[object, ...], list[tuple[int, Chosen]]] = {}
+    for one in probes:
+        own = one.selection
+        kind = own.number, own.state, own.mask, own.wanted
+        kinds.setdefault(kind, []).extend((value, one) for value in own.values)
+    for numbered in kinds.values():
+        own, after = numbered[0][1].selection, code.fresh("other")
+        if own.state is not None:
+            state, search = code.op("and", pointed(own.state), own.mask), code.fresh("state")
+            code.branch(code.icmp("eq", state, own.wanted), search, after)
+            code.block(search)
+        number = code.convert(pointed(own.number), 32, signed=False)
+        _search(code, number, sorted(numbered, key=lambda pair: pair[0]), after)
+        code.block(after)
+    code.ret()
+    return code
+
+
+def _search(
+    code: IrFunction, number: IrValue, probes: Sequence[tuple[int, Chosen]], after: str
+) -> None:
+    """Emit LLVM IR that finds a number among those of probes, runs the probe's entry function, and
+    jumps to a label.
+
+    Args:
+        probes: (number, probe), in the order of the numbers.
+        after: the label.
+    """
+    if len(probes) == 1:
+        (value, one), found = probes[0], code.fresh("found")
+        code.branch(code.icmp("eq", number, value), found, after)
+        code.block(found)
+        code.call(one.entry, (const(one.descriptor), code.params[1]))
+        code.jump(after)
+        return
+    middle = len(probes) // 2
+    low, high = code.fresh("low"), code.fresh("high")
+    code.branch(code.icmp("ult", number, probes[middle][0]), low, high)
+    for label, half in ((low, probes[:middle]), (high, probes[middle:])):
+        code.block(label)
+        _search(code, number, half, after)
 
 
 def write_fault_hook(machine: CodeMachine) -> IrFunction:

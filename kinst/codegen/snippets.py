@@ -1,12 +1,12 @@
 """Pure expressions compiled to snippets: machine code without a stack frame, which runs inside a
 trampoline.
 
-A pure expression depends only on the registers at the site, on constants and on the current thread,
-and can neither fault nor loop.  Of the thread it may read what is always mapped while the thread
-runs: its structure, and its credentials, which only the thread itself replaces.  (Another CPU may
-free the parent's structure unless interrupts are off, so ppid is not pure.)  An interrupt, or a
-move to another CPU, between two instructions of a snippet changes none of these; `cpu` is the CPU
-at the moment when it is read.
+A pure expression depends only on the registers at the site, on arguments of the probe, on constants
+and on the current thread, and can neither fault nor loop.  Of the thread it may read what is always
+mapped while the thread runs: its structure, and its credentials, which only the thread itself
+replaces.  (Another CPU may free the parent's structure unless interrupts are off, so ppid is not
+pure.)  An interrupt, or a move to another CPU, between two instructions of a snippet changes none
+of these; `cpu` is the CPU at the moment when it is read.
 
 A guard is a pure predicate.  If a guard holds, the trampoline either calls the clause, which tests
 the whole predicate again, or increments a counter by one instruction.
@@ -33,7 +33,13 @@ from kinst.core.bodies import Snippet
 from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import IntType, PointerType, StringType
 from kinst.core.isa import Isa
-from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT
+from kinst.core.layout import (
+    ARGUMENT_CONSTANT,
+    ARGUMENT_POINTED,
+    ARGUMENT_SLOT,
+    POINTED_SHIFT,
+    POINTED_SLOT,
+)
 from kinst.core.probe import Argument
 from kinst.core.records import AggregationLayout
 from kinst.dlang import typed
@@ -135,6 +141,10 @@ class _Writer:
             return code.convert(self.register(argument.value), bits, signed=False)
         if argument.kind == ARGUMENT_CONSTANT:
             return const(argument.value, bits)
+        if argument.kind == ARGUMENT_POINTED:
+            base = self.register(argument.value & POINTED_SLOT)
+            value = code.load(64, code.add(base, argument.value >> POINTED_SHIFT))
+            return code.convert(value, bits, signed=False)
         raise _ImpureError
 
     def _shift(self, expr: typed.Binary, bits: int) -> IrValue:

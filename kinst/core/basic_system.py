@@ -68,6 +68,9 @@ class BasicSystem(System):
     def switched(self, switches: Collection[int], *, on: bool) -> Sequence[tuple[int, bytes]]:
         return ()
 
+    def exempt(self) -> frozenset[int]:
+        return frozenset()
+
     def refusals(self, function: Function) -> str:
         return ""
 

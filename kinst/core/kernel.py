@@ -11,7 +11,16 @@ from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import DType
 from kinst.core.errors import AbsentError
 from kinst.core.instruction import Flow, Instruction
-from kinst.core.probe import Argument, Function, Gap, ProbeInterface, ProbeName, ProbePattern, Site
+from kinst.core.probe import (
+    Argument,
+    Function,
+    Gap,
+    ProbeInterface,
+    ProbeName,
+    ProbePattern,
+    Selection,
+    Site,
+)
 from kinst.core.stability import ANY, ProviderStability
 from kinst.core.system import SystemCall, Tracepoint, TracepointSite
 from kinst.core.types import TypeSource
@@ -204,6 +213,7 @@ class Found:
         condition: a D expression over regs[] that is true at the site if the probe fires there; ""
             if it always fires.
         switch: what must be on so that control reaches the site (System.switched()); 0 for none.
+        selection: which of the site's hits belong to the probe, by a number; None if all do.
     """
 
     name: ProbeName
@@ -212,6 +222,7 @@ class Found:
     arguments: tuple[Argument, ...] = ()
     condition: str = ""
     switch: int = 0
+    selection: Selection | None = None
 
 
 class Provider(Protocol):

@@ -203,8 +203,29 @@ class Argument:
 
 def pointed_at(slot: int, offset: int) -> Argument:
     """Return an Argument whose value is the 8 bytes at `offset` from the address in a frame
-    slot."""
+    slot. These bytes must be mapped whenever the probe fires."""
     return Argument(ARGUMENT_POINTED, offset << POINTED_SHIFT | slot)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """How to tell which of the probes at one site a hit belongs to: by a number in memory, such as
+    the number of a system call.
+
+    Attributes:
+        number: where the number is; only its low 32 bits count. Made by pointed_at().
+        values: the numbers of this probe.
+        state: where another number is that must have a certain value, made by pointed_at(); None
+            if there is no such number.
+        mask: the bits of that other number that are compared.
+        wanted: the value of these bits.
+    """
+
+    number: Argument
+    values: tuple[int, ...]
+    state: Argument | None = None
+    mask: int = 0
+    wanted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

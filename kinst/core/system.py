@@ -13,7 +13,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from kinst.core.dataclass import dataclass
-from kinst.core.probe import Argument, Function
+from kinst.core.probe import Argument, Function, Selection
 
 if TYPE_CHECKING:
     import numpy as np
@@ -442,15 +442,37 @@ class Code(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SystemCall:
-    """A system call of the kernel: name, function and arguments."""
+class CallResult:
+    """An instruction that all system calls reach after their functions have returned.
 
-    # Its name in programs: read.
+    Attributes:
+        address: the instruction's running address.
+        value: how to find the result there.
+        selection: how to tell the results of one system call from those of others.
+    """
+
+    address: int
+    value: Argument
+    selection: Selection
+
+
+@dataclass(frozen=True, slots=True)
+class SystemCall:
+    """A system call of the kernel: name, function, arguments and results.
+
+    Attributes:
+        name: its name in programs, such as read.
+        function: the kernel's function that each call enters.
+        arguments: how to find the program's arguments at the entry of `function`.
+        module: name of the group of system calls that it belongs to.
+        results: where the kernel has the results of its calls; () if that is not known.
+    """
+
     name: str
-    # The function of the kernel that each call enters, and that returns the call's result.
     function: Function
-    # How to find the program's arguments at the entry of `function`.
     arguments: tuple[Argument, ...]
+    module: str = ""
+    results: tuple[CallResult, ...] = ()
 
 
 class SystemCalls(Protocol):
@@ -522,6 +544,11 @@ class SiteRules(Protocol):
 
     def refusals(self, function: Function) -> str:
         """Return why no instruction of this function may be planted; "" if they may."""
+        ...
+
+    def exempt(self) -> frozenset[int]:
+        """Return the addresses of instructions that may be planted even if refusals() has a reason
+        against their function: there the kernel runs in the same state as in other functions."""
         ...
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:

@@ -13,6 +13,7 @@ arguments has a copy for each way to compute them. So later stages need not know
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,8 @@ from kinst.core.dtypes import INT
 from kinst.core.errors import AbsentError, DError, KinstError
 from kinst.core.isa import Isa
 from kinst.core.kernel import Found, Kernel, Provider
-from kinst.core.probe import Probe, ProbeName, gaps_told
+from kinst.core.layout import ARGUMENT_NONE, ARGUMENTS
+from kinst.core.probe import Argument, Probe, ProbeName, Selection, gaps_told
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.walk import find, replaced
@@ -156,7 +158,7 @@ def enable_program(
             say(f"kinst: {gaps_told(gaps)}")
     check_arguments(compiled.program, matched)
     check_cpu(compiled.options.cpu, cpus)
-    enabled = on_one_cpu(matched, compiled.options.cpu)
+    enabled = on_one_cpu(with_few_selected(matched), compiled.options.cpu)
     program, enabled = with_expressions(compiled.program, enabled, isa)
     program, enabled = with_conditions(program, enabled, isa)
     if listed and not enabled:
@@ -270,7 +272,8 @@ class _Named:
             for one in (first, *self._others.get(k, ())):
                 probe = Probe(id_, one.name, one.site)
                 made.append(EnabledSite(
-                    probe, clauses, epid, one.timer, one.arguments, one.condition, one.switch
+                    probe, clauses, epid, one.timer, one.arguments, one.condition, one.switch,
+                    one.selection,
                 ))  # fmt: skip
             epid += len(clauses)
         return tuple(made)
@@ -309,6 +312,37 @@ def _on_a_cpu(enabled: EnabledSite) -> bool:
 def _limited(enabled: EnabledSite, condition: str) -> EnabledSite:
     own = f" && ({enabled.condition})" if enabled.condition else ""
     return replace(enabled, condition=condition + own)
+
+
+FEW_SELECTED = 3  # probes up to which each hit of a site tests the conditions of all
+_NUMBER, _STATE = ARGUMENTS - 2, ARGUMENTS - 1  # of the arguments that conditions read
+
+
+def with_few_selected(enabled: Sequence[EnabledSite]) -> tuple[EnabledSite, ...]:
+    """Replace selections by conditions at sites with few probes: a trampoline tests a condition
+    without a call. At other sites, the selections stay.
+
+    The conditions read the numbers as two more arguments of the probe, which the program cannot
+    name: check_arguments() has been called before.
+    """
+    sites = Counter(e.probe.site for e in enabled if e.selection is not None)
+    return tuple(
+        _conditional(e, e.selection)
+        if e.selection is not None and sites[e.probe.site] <= FEW_SELECTED
+        else e
+        for e in enabled
+    )
+
+
+def _conditional(enabled: EnabledSite, selection: Selection) -> EnabledSite:
+    none = Argument(ARGUMENT_NONE)
+    own = (*enabled.arguments, *(none,) * ARGUMENTS)[:_NUMBER]
+    tests = " || ".join(f"(int)arg{_NUMBER} == {value}" for value in selection.values)
+    condition = f"({tests})" if len(selection.values) > 1 else tests
+    if selection.state is not None:
+        condition += f" && (arg{_STATE} & {selection.mask}) == {selection.wanted}"
+    arguments = (*own, selection.number, selection.state or none)
+    return replace(_limited(enabled, condition), arguments=arguments, selection=None)
 
 
 def condition_of(text: str, isa: Isa) -> typed.Expr:

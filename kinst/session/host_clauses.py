@@ -25,6 +25,7 @@ from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Target
+from kinst.core.probe import Argument, Selection
 from kinst.core.system import Access, Clock, Facts, UserMemory
 from kinst.core.words import MASK
 from kinst.dlang import typed
@@ -301,8 +302,25 @@ class StoppedRunner(HostRunner):
         pc = self._target.registers(cpu)[self._isa.pc]
         self.hit(enabled, cpu, (pc, 0) if pc >> 63 else (0, pc))
 
+    def _selects(self, selection: Selection, registers: Mapping[int, int]) -> bool:
+        """Return whether a hit belongs to a probe.
+
+        Args:
+            registers: values by frame slot.
+        """
+
+        def pointed(argument: Argument) -> int:
+            base = registers[argument.value & layout.POINTED_SLOT]
+            address = base + (argument.value >> layout.POINTED_SHIFT) & MASK
+            return int.from_bytes(self._target.read(address, 8), "little")
+
+        state = pointed(selection.state) & selection.mask if selection.state else selection.wanted
+        number = pointed(selection.number) & 0xFFFF_FFFF
+        return state == selection.wanted and number in selection.values
+
     def hit(self, enabled: EnabledSite, cpu: int, arguments: tuple[int, ...] = ()) -> None:
-        """Run the clauses of a probe for a CPU that is stopped at its site.
+        """Run the clauses of a probe for a CPU that is stopped at its site, if the hit belongs to
+        the probe.
 
         Args:
             arguments: the values of arg0, arg1, ...
@@ -311,6 +329,8 @@ class StoppedRunner(HostRunner):
         registers = {
             r.slot: values[r.gdb_name] for r in self._isa.registers if r.gdb_name in values
         }
+        if enabled.selection is not None and not self._selects(enabled.selection, registers):
+            return
         context = stopped_context(
             self._target,
             self._facts,

@@ -53,7 +53,10 @@ def refused_told(enabled: Sequence[EnabledSite], system: SiteRules) -> str:
 
     The sentence also gives the most frequent reason. "" if there are no such probes.
     """
-    functions = Counter(e.probe.site.function for e in enabled if e.probe.site is not None)
+    sites = [e.probe.site for e in enabled if e.probe.site is not None]
+    refusing = any(map(system.refusals, dict.fromkeys(site.function for site in sites)))
+    exempt = system.exempt() if refusing else frozenset()
+    functions = Counter(site.function for site in sites if site.address not in exempt)
     reasons = Counter[str]()
     for function, count in functions.items():
         if reason := system.refusals(function):

@@ -137,6 +137,7 @@ def _split(
         reasons = [no_switch or reason for no_switch, reason in zip(needed, reasons, strict=True)]
     of_functions = {s.function.address: s.function for _, s in sites}
     refusing = {at: system.refusals(f) for at, f in of_functions.items()}
+    exempt = system.exempt() if any(refusing.values()) else frozenset()
     bound = {at for at, f in of_functions.items() if kernel.has_sequences(f)}
     prefixes = {
         s.address: prefix
@@ -148,7 +149,7 @@ def _split(
     alike: dict[int, Choice] = {}  # by kind
     for (e, site), reason, kind in zip(sites, reasons, kinds, strict=True):
         function = site.function
-        why = refusing[function.address] or reason
+        why = reason if site.address in exempt else refusing[function.address] or reason
         if kind and not why and function.address not in bound:
             known = alike.get(kind)
             if known is None:

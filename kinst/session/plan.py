@@ -95,13 +95,16 @@ def plan(
     )
     shapes: Shapes = {}
     if not _exits(placed):
-        own = (s.enabled.work for s in parts.planted)
+        own = (s.enabled.work for s in parts.planted if s.enabled.selection is None)
         shapes = record_shapes(program, placed.layout, own, there, isa)
     first = scratch.address + places.planted + len(parts.planted) * places.size
+    choosing = _choosing(placed, places)
     entries = ProgramEntries(
-        program, placed.layout, _entries(parts.inside), parts.error.clauses,
-        scratch.address + places.error_target,
+        program, placed.layout, _entries([e for e in parts.inside if e.selection is None]),
+        parts.error.clauses, scratch.address + places.error_target,
         [(e.clauses, first + k * places.size) for k, e in enumerate(parts.sampled)],
+        [[(e.selection, e.clauses, at) for e, at in probes if e.selection is not None]
+         for probes in choosing.values()],
     )  # fmt: skip
     code = compile_target(
         entries, replace(there, reserves=bool(shapes)), scratch.address + scratch.text
@@ -262,8 +265,9 @@ def _wanted(
     counters = placed.counters
     base = None if counters is None or _exits(placed) else counters.displacement
     snippets = snippets_of(
-        program, layout, base, (s.enabled.work for s in parts.planted), there, isa
-    )
+        program, layout, base,
+        (s.enabled.work for s in parts.planted if s.enabled.selection is None), there, isa,
+    )  # fmt: skip
     every = [*(s.site for s in parts.planted), *parts.unprobed, *parts.gates]
     marks = kernel.marks(every).tolist()
     wanted: list[WantedSite] = []
@@ -272,11 +276,15 @@ def _wanted(
     several = len(np.unique(addresses)) < len(addresses)
     known: dict[object, tuple[Body, ...] | None] = {}  # work of probes that count alike
     keys = own_keys(program, layout)
+    choices = _calls_of_choosers(placed, descriptors, code, rules, isa)
     for k, chosen in enumerate(parts.planted):
         e, site, choice = chosen.enabled, chosen.site, chosen.choice
         own = e.work
         bodies: tuple[Body, ...] | None = None
-        if base is not None:
+        if e.selection is not None:
+            # The call for all of the site's probes is with the first of them.
+            bodies = tuple(filter(None, [choices.pop(site.address, None)]))
+        elif base is not None:
             same = (own, keys(e.probe.id, e.clauses))
             if same not in known:
                 known[same] = counted(program, layout, e.probe.id, *own, base, snippets)
@@ -313,6 +321,51 @@ def _wanted(
         following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
         wanted.append(WantedSite(site, way, (), following, b"", marks[k]))
     return wanted
+
+
+Choosing = Mapping[int, Sequence[tuple[EnabledSite, int]]]
+
+
+def _choosing(placed: PlacedProgram, descriptors: Descriptors) -> Choosing:
+    """Return the planted probes with selections and the addresses of their descriptors, by the
+    address of their site.
+    """
+    found: dict[int, list[tuple[EnabledSite, int]]] = {}
+    for k, chosen in enumerate(placed.placement.planted):
+        if chosen.enabled.selection is not None:
+            at = placed.scratch.address + descriptors.planted + k * descriptors.size
+            found.setdefault(chosen.site.address, []).append((chosen.enabled, at))
+    return found
+
+
+def _calls_of_choosers(
+    placed: PlacedProgram,
+    descriptors: Descriptors,
+    code: TargetCode,
+    rules: FrameRules,
+    isa: Isa,
+) -> dict[int, CallBody]:
+    """Return the call of each function that chooses among a site's probes, by the site's address.
+
+    Args:
+        descriptors: places of the probes' descriptors in scratch.
+        code: the compiled clauses.
+        rules: how to find the caller, by EnabledSite.key.
+    """
+    calls = {}
+    for chooser, (address, probes) in zip(
+        code.choosers, _choosing(placed, descriptors).items(), strict=True
+    ):
+        slots = frozenset[int]()
+        for e, _ in probes:
+            slots |= code.slots[e.clauses] | argument_slots(isa, e, code.arguments[e.clauses])
+            if e.clauses in code.caller and e.key in rules:
+                slots |= {rules[e.key].slot}
+            if e.selection is not None:
+                numbers = [e.selection.number, e.selection.state or e.selection.number]
+                slots |= {one.value & POINTED_SLOT for one in numbers}
+        calls[address] = CallBody(chooser, probes[0][1], slots)
+    return calls
 
 
 def _exits(placed: PlacedProgram) -> bool:

@@ -18,7 +18,7 @@ from kinst.core.isa import Isa
 from kinst.core.kernel import PlantableKernel, Timer
 from kinst.core.layout import Scratch
 from kinst.core.machine import Target
-from kinst.core.probe import Argument, Gap, Probe, Site
+from kinst.core.probe import Argument, Gap, Probe, Selection, Site
 from kinst.core.records import ProgramLayout
 from kinst.core.return_addresses import EndedCode
 from kinst.core.source import TracedSite
@@ -83,6 +83,7 @@ class EnabledSite:
         condition: a D expression that is true if the probe fires at a hit; "" if it always fires.
         switch: address of the kernel's switch that must be on so that control reaches the site
             (Tracepoints.switched()); 0 if control reaches it anyway.
+        selection: which of the site's hits belong to the probe; None if all do.
     """
 
     probe: Probe
@@ -92,6 +93,7 @@ class EnabledSite:
     arguments: tuple[Argument, ...] = ()
     condition: str = ""
     switch: int = 0
+    selection: Selection | None = None
 
     @property
     def key(self) -> tuple[int, int]:

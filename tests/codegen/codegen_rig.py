@@ -29,7 +29,7 @@ from kinst.core import layout as lay
 from kinst.core.dtypes import INT, STRING, UINT64, DType
 from kinst.core.errors import Span
 from kinst.core.layout import Scratch, lay_out
-from kinst.core.probe import ProbeName
+from kinst.core.probe import ProbeName, Selection
 from kinst.core.records import ProgramLayout
 from kinst.core.registers import Register
 from kinst.core.system import Access, Clock, Paths, PerCpu
@@ -338,6 +338,7 @@ class TargetRig(Rig):
     base = BASE
     timestamp_asm = f"movabsq $${CYCLES}, %rax"
     saved_registers: ClassVar[tuple[tuple[str, int], ...]] = ()  # probes are samples, too
+    selections: ClassVar[Mapping[int, Selection]] = {}  # of the probes, which are at one site
 
     def target_machine(self) -> CodeMachine:
         return CodeMachine(
@@ -353,6 +354,8 @@ class TargetRig(Rig):
         entries = ProgramEntries(
             self.program, self.layout, self.entries, self.error, BASE + self.scratch.sites,
             [(c, self.site(p)) for p, c in self.probes.items() if self.saved_registers],
+            [[(self.selections[p], c, self.site(p)) for p, c in self.probes.items()]]
+            if self.selections else (),
         )  # fmt: skip
         self.code: TargetCode = compile_target(
             entries, self.target_machine(), BASE + self.scratch.text

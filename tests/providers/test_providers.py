@@ -53,7 +53,7 @@ def match(provider: str, function: str, name: str) -> list[str]:
 
 
 def test_every_file_is_a_provider() -> None:
-    assert set(load_all()) == {"dtrace", "fbt", "kinst", "profile", "sdt"}
+    assert set(load_all()) == {"dtrace", "fbt", "kinst", "profile", "sdt", "syscall"}
 
 
 @pytest.mark.parametrize("name", ["BEGIN", "END", "ERROR"])

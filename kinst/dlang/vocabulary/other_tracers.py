@@ -99,10 +99,13 @@ def _ticks(match: re.Match[str]) -> str:
     return f"in D: tick-{match[2]}{unit}" if unit else ""
 
 
+def _system_call(match: re.Match[str]) -> str:
+    name = {"enter": "entry", "exit": "return"}[match[1]]
+    return f"in D: syscall::{match[2] or ''}:{name}"
+
+
 def _tracepoint(match: re.Match[str]) -> str:
     subsystem, name = match[1] or "", match[2]
-    if call := re.fullmatch(r"sys_(?:enter|exit)_(\w+)", name):
-        return f"in D: fbt::__*_sys_{call[1]}:entry"
     return f"in D: sdt:{subsystem.replace('*', '')}::{name}"
 
 
@@ -114,6 +117,8 @@ _PROBES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (rf"(?:kretprobe|kr|fexit|kretfunc|fr):(?:\w+:)?{_NAME}", r"in D: fbt::\1:return"),
     (rf"p:(?:\w+/)?(?:\w+:)?{_NAME}", r"in D: fbt::\1:entry"),
     (rf"r:(?:\w+/)?(?:\w+:)?{_NAME}", r"in D: fbt::\1:return"),
+    (r"(?:(?:tracepoint|t|rawtracepoint|rt):(?:\w+:)?|(?:raw_)?syscalls:)sys_(enter|exit)"
+     r"(?:_([\w*?]+))?", _system_call),
     (rf"(?:tracepoint|t|rawtracepoint|rt):(?:([\w*]+):)?{_NAME}", _tracepoint),
     (rf"({'|'.join(_SUBSYSTEMS.split())}):{_NAME}", _tracepoint),
     (r"(?:interval|i):(\w+):(\d+)", _ticks),
@@ -124,8 +129,6 @@ _PROBES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?:software|hardware|watchpoint|asyncwatchpoint|iter|perf|bench):.*",
      "kinst has no such probes; profile-97 samples, fbt and kinst name code"),
     (r"(?:begin|end|Begin|End)", "BEGIN and END are in capitals"),
-    (r"syscall:.*",
-     "kinst has no syscall provider; a system call is a function, fbt::__*_sys_read:entry"),
     (r"(?:sched|proc|io|ip|tcp|udp|udplite|sctp|fsinfo|vminfo|sysinfo|vfs|nfs\w*|lockstat|mib"
      r"|cpc):.*",
      "kinst has no such provider; fbt::FUNCTION:entry names the kernel's functions"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kinst.core.system import PerCpu, VirtualLayout
 from kinst.systems.linux.guest.boot import boot, text_is_protected
-from kinst.systems.linux.isafacts import CallNames, CallSite, IsaFacts
+from kinst.systems.linux.isafacts import CallNames, CallSite, Dispatch, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
 # Addresses of the kernel's text: from __START_KERNEL_map to the modules
@@ -28,6 +28,29 @@ def _label_jump(address: int, target: int, size: int) -> bytes:
     opcode = b"\xeb" if size == 2 else b"\xe9"
     return opcode + (target - address - size).to_bytes(size - 1, "little", signed=True)
 
+
+_ENCODED = (
+    "RAX", "RCX", "RDX", "RBX", "RSP", "RBP", "RSI", "RDI",
+    *(f"R{n}" for n in range(8, 16)),
+)  # fmt: skip
+
+
+def _stored_result(code: bytes) -> tuple[str, int] | None:
+    """Return (D name of the base register, offset) for mov %rax, offset(base); None for other
+    instructions. Source: Intel's manual, volume 2, "MOV" and table 2-2.
+    """
+    if len(code) < 4 or code[0] not in (0x48, 0x49) or code[1] != 0x89:
+        return None
+    mode, register, base = code[2] >> 6, code[2] >> 3 & 7, code[2] & 7
+    size = {1: 1, 2: 4}.get(mode)
+    sib = code[3:4] if base == 4 else b""
+    if register or size is None or sib not in (b"", b"\x24") or len(code) != 3 + len(sib) + size:
+        return None
+    offset = int.from_bytes(code[-size:], "little", signed=True)
+    return f"R_{_ENCODED[base + 8 * (code[0] & 1)]}", offset
+
+
+_COMPAT = tuple((name, 0) for name in ("bx", "cx", "dx", "si", "di", "bp"))
 
 LINUX = IsaFacts(
     virtual_layout=VirtualLayout(_IMAGE, _IMAGE),
@@ -56,6 +79,13 @@ LINUX = IsaFacts(
     system_calls=(CallNames(
         "__x64_sys_", tuple((name, 0) for name in ("di", "si", "dx", "r10", "r8", "r9"))
     ),),
+    dispatch=Dispatch(("do_syscall_64",), "sys_call_table", "orig_ax", "ax", _stored_result),
+    compat_calls=(CallNames("__ia32_compat_sys_", _COMPAT), CallNames("__ia32_sys_", _COMPAT)),
+    # Kernels from 6.9 on, and older ones with the same changes, have no such table.
+    compat_dispatch=Dispatch(
+        ("do_int80_syscall_32", "__do_fast_syscall_32", "do_int80_emulation"),
+        "ia32_sys_call_table", "orig_ax", "ax", _stored_result,
+    ),
     boot=boot(
         image="arch/x86/boot/bzImage", console="ttyS0", ports=("ttyS1", "ttyS2"),
         limit="mem={end}",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kinst.core.system import PerCpu, VirtualLayout
 from kinst.systems.linux.guest.boot import boot, boot_code_is_freed
-from kinst.systems.linux.isafacts import CallNames, CallSite, FrameChain, IsaFacts
+from kinst.systems.linux.isafacts import CallNames, CallSite, Dispatch, FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
 # Addresses of modules, the image and vmalloc, with 48-bit addresses; the fixmap is above them
@@ -21,6 +21,21 @@ def _label_jump(address: int, target: int, size: int) -> bytes:
     if not -(1 << 25) <= words < 1 << 25:
         raise OverflowError
     return (0x1400_0000 | words & (1 << 26) - 1).to_bytes(size, "little")
+
+
+_REGISTERS = tuple(("regs", 8 * n) for n in range(6))
+_DISPATCHERS = ("invoke_syscall", "el0_svc_common.constprop.0", "el0_svc_common", "do_el0_svc")
+_AARCH32 = 1 << 4  # PSR_MODE32_BIT of pstate
+
+
+def _stored_result(code: bytes) -> tuple[str, int] | None:
+    """Return (D name of the base register, offset) for str x0, [base, #offset]; None for other
+    instructions. Source: Arm Architecture Reference Manual (DDI 0487), "STR (immediate)".
+    """
+    word = int.from_bytes(code, "little")
+    if word & 0xFFC0_001F != 0xF900_0000:
+        return None
+    return f"R_X{word >> 5 & 31}", 8 * (word >> 10 & 0xFFF)
 
 
 LINUX = IsaFacts(
@@ -50,7 +65,15 @@ LINUX = IsaFacts(
     label_jump=_label_jump,
     link="R_LR",
     frame_registers={29: "R_FP", 30: "R_LR", 31: "R_SP"},
-    system_calls=(CallNames("__arm64_sys_", tuple(("regs", 8 * n) for n in range(6))),),
+    system_calls=(CallNames("__arm64_sys_", _REGISTERS),),
+    dispatch=Dispatch(
+        _DISPATCHERS, "sys_call_table", "syscallno", "regs", _stored_result, ("pstate", _AARCH32, 0)
+    ),
+    compat_calls=(CallNames("__arm64_compat_sys_", _REGISTERS),),
+    compat_dispatch=Dispatch(
+        _DISPATCHERS, "compat_sys_call_table", "syscallno", "regs", _stored_result,
+        ("pstate", _AARCH32, _AARCH32),
+    ),
     boot=boot(
         image="arch/arm64/boot/Image", console="ttyAMA0", ports=("ttyS0", "ttyS1"),
         limit="mem={size}",

@@ -103,6 +103,30 @@ def no_jump(address: int, target: int, size: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Dispatch:
+    """How a kernel calls the functions of its system calls by number, and stores their results in
+    pt_regs.
+
+    Attributes:
+        functions: names of functions that store results; a kernel has some of them.
+        table: symbol of the table of the functions of system calls, by number.
+        number: the member of pt_regs with the number of the system call.
+        result: the member that the result is stored in.
+        store: returns for the bytes of an instruction that stores the whole result register: (D
+            name of the base register, offset from it). None for other instructions.
+        state: (member, mask, value): these bits of the member have this value if the number means a
+            system call of this table; None if it always does.
+    """
+
+    functions: tuple[str, ...]
+    table: str
+    number: str
+    result: str
+    store: Callable[[bytes], tuple[str, int] | None]
+    state: tuple[str, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class IsaFacts:
     """Facts about Linux on one ISA.
 
@@ -133,6 +157,10 @@ class IsaFacts:
         frame_registers: D names, by DWARF number, of the registers from which a caller is found.
         system_calls: how the functions of system calls are named and find their arguments;
             conventions of newer kernels first.
+        dispatch: how system calls are called by number; None if kinst does not know.
+        compat_calls: how the functions that only programs of 32 bits enter are named; for a system
+            call that several of the names have, the first name counts.
+        compat_dispatch: how the system calls of programs of 32 bits are called by number.
         boot: how QEMU boots the kernel; None if kinst boots none on this ISA.
     """
 
@@ -154,6 +182,9 @@ class IsaFacts:
     link: str = ""
     frame_registers: Mapping[int, str] = field(default_factory=dict)
     system_calls: tuple[CallNames, ...] = ()
+    dispatch: Dispatch | None = None
+    compat_calls: tuple[CallNames, ...] = ()
+    compat_dispatch: Dispatch | None = None
     boot: Boot | None = None
 
     @property

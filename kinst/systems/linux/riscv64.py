@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kinst.core.system import PerCpu, VirtualLayout
 from kinst.systems.linux.guest.boot import boot
-from kinst.systems.linux.isafacts import CallNames, CallSite, FrameChain, IsaFacts
+from kinst.systems.linux.isafacts import CallNames, CallSite, Dispatch, FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
 # Addresses of the image (Documentation/arch/riscv/vm-layout.rst): the first gigabyte of the last
@@ -51,6 +51,25 @@ def _label_jump(address: int, target: int, size: int) -> bytes:
     return code.to_bytes(size, "little")
 
 
+_NAMES = ("zero", *_MEMBERS)  # of x0 to x31
+_EXC_SYSCALL = 8
+_ALL = (1 << 32) - 1
+
+
+def _stored_result(code: bytes) -> tuple[str, int] | None:
+    """Return (D name of the base register, offset) for sd a0, offset(base); None for other
+    instructions. Source: The RISC-V Instruction Set Manual, "sd" and "c.sd".
+    """
+    word = int.from_bytes(code, "little")
+    if len(code) == 2 and word & 0xE01F == 0xE008:  # c.sd a0
+        offset = (word >> 10 & 7) << 3 | (word >> 5 & 3) << 6
+        return f"R_{_NAMES[8 + (word >> 7 & 7)].upper()}", offset
+    if len(code) == 4 and word & 0x01F0_707F == 0x00A0_3023:
+        offset = word >> 25 << 5 | word >> 7 & 31
+        return f"R_{_NAMES[word >> 15 & 31].upper()}", offset - (offset >> 11 << 12)
+    return None
+
+
 LINUX = IsaFacts(
     virtual_layout=VirtualLayout(_IMAGE, _SCRATCH, (_BPF,)),
     saved=SavedRegisters(
@@ -84,6 +103,11 @@ LINUX = IsaFacts(
     system_calls=(
         CallNames("__riscv_sys_", tuple((n, 0) for n in ("orig_a0", "a1", "a2", "a3", "a4", "a5"))),
         CallNames("sys_", ()),
+    ),
+    # rt_sigreturn restores a7, and sets cause to -1 (arch/riscv/kernel/signal.c).
+    dispatch=Dispatch(
+        ("do_trap_ecall_u",), "sys_call_table", "a7", "a0", _stored_result,
+        ("cause", _ALL, _EXC_SYSCALL),
     ),
     boot=boot(
         image="arch/riscv/boot/Image", console="ttyS0", ports=("ttyS1", "ttyS2"),

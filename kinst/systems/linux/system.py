@@ -48,7 +48,7 @@ from kinst.systems.linux.page_allocator import allocator
 from kinst.systems.linux.refusals import KernelRules
 from kinst.systems.linux.special_names import COUNTERPARTS, NEVER_RETURN
 from kinst.systems.linux.static_keys import StaticKeys
-from kinst.systems.linux.system_calls import system_calls
+from kinst.systems.linux.system_calls import calls_of_kernel, result_sites
 from kinst.systems.linux.tables import KernelTables
 from kinst.systems.linux.tracepoints import LinuxTracepoints
 from kinst.systems.linux.waiting import waits_in
@@ -169,8 +169,7 @@ class Linux:
 
     @cached_property
     def _system_calls(self) -> Sequence[SystemCall]:
-        slots = self._isa.argument_slots
-        return system_calls(self.table, self._btf, self._arch.system_calls, slots)
+        return calls_of_kernel(self._kernel, self.table, self._btf, self._arch, self._isa)
 
     def tracepoints(self) -> Sequence[Tracepoint]:
         return self._tracepoints.all
@@ -183,6 +182,12 @@ class Linux:
     ) -> Sequence[tuple[int, bytes]] | None:
         """Return the writes that turn static keys on or off again."""
         return self._keys.switched(switches, on=on)
+
+    def exempt(self) -> frozenset[int]:
+        """Return the instructions at which results of system calls are known. On some ISAs they are
+        in noinstr code, but the kernel's state there is that between its instrumentation_begin()
+        and instrumentation_end(), where noinstr code calls other code."""
+        return result_sites(self.system_calls())
 
     def refusals(self, function: Function) -> str:
         if function.module != MODULE:

@@ -1,22 +1,32 @@
-"""Linux's system calls: the kernel function of each system call, and where that function finds its
-arguments.
+"""Linux's system calls: the kernel function of each system call, where that function finds its
+arguments, and where the kernel has the results.
 
-Tested by tests/vm/language/test_examples.py.
+Functions often end by jumping to other functions, which other parts of the kernel call, too. So
+results are not looked for at the functions' ends, but after the one call by which the kernel enters
+them all, where it stores the result in the program's registers.
+
+Tested by tests/systems/linux/test_system_calls.py and tests/vm/language/test_system_calls.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from kinst.core.errors import KinstError
+from kinst.core.isa import Isa
 from kinst.core.layout import ARGUMENT_SLOT
-from kinst.core.probe import Argument, pointed_at
-from kinst.core.system import SystemCall
+from kinst.core.probe import Argument, Function, Selection, pointed_at
+from kinst.core.system import CallResult, SystemCall
 from kinst.image.btf import Btf
 from kinst.image.function_table import FunctionTable
-from kinst.systems.linux.isafacts import CallNames
+from kinst.systems.linux.isafacts import CallNames, Dispatch, IsaFacts
+from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.ptregs import PT_REGS
 
+NATIVE, COMPAT = "vmlinux", "compat"  # modules of the provider's probes
 _MOST_ARGUMENTS = 6
 _NONE = "ni_syscall"  # the function for numbers without a system call
 # System calls that programs know by another name than the kernel does.  The kernel has used some of
@@ -27,10 +37,36 @@ _NAMES = {
 }  # fmt: skip
 
 
+def calls_of_kernel(
+    kernel: LinuxMemory, table: FunctionTable, btf: Btf, arch: IsaFacts, isa: Isa
+) -> list[SystemCall]:
+    """Return the system calls of a running kernel with their results, sorted by name.
+
+    Functions that have a system call's name but no number are left out: no program can call them.
+    So are functions that programs of 32 and of 64 bits share from the group for 32 bits.
+    """
+    slots = isa.argument_slots
+    native = system_calls(table, btf, arch.system_calls, slots)
+    numbers = _numbers(kernel, arch.dispatch)
+    if numbers:
+        native = [one for one in native if one.function.address in numbers]
+    calls = _with_results(native, kernel, table, btf, arch.dispatch, isa)
+    entered = {one.function.address for one in native}
+    compat: dict[str, SystemCall] = {}
+    for layout in arch.compat_calls:
+        for one in system_calls(table, btf, [layout], slots):
+            if one.function.address not in entered:
+                compat.setdefault(one.name, replace(one, module=COMPAT))
+    numbers = _numbers(kernel, arch.compat_dispatch)
+    others = [one for one in compat.values() if not numbers or one.function.address in numbers]
+    calls += _with_results(others, kernel, table, btf, arch.compat_dispatch, isa)
+    return sorted(calls, key=lambda one: (one.name, one.module))
+
+
 def system_calls(
     table: FunctionTable, btf: Btf, layouts: Sequence[CallNames], slots: Sequence[int]
 ) -> list[SystemCall]:
-    """Return the system calls of a kernel, sorted by name.
+    """Return the functions of a kernel that have names of system calls, sorted by name.
 
     Args:
         layouts: naming conventions of the functions. The first convention by which the kernel has
@@ -45,7 +81,7 @@ def system_calls(
         calls = {f.name.removeprefix(layout.prefix): f for f in functions}
         calls.update((name, calls.pop(own)) for own, name in _NAMES.items() if own in calls)
         return [
-            SystemCall(name, calls[name], arguments)
+            SystemCall(name, calls[name], arguments, NATIVE)
             for name in sorted(calls)
             if name.isidentifier() and name != _NONE
         ]
@@ -60,3 +96,79 @@ def _arguments(btf: Btf, layout: CallNames, slots: Sequence[int]) -> tuple[Argum
     except KinstError:  # this kernel's structure has other members
         return ()
     return tuple(pointed_at(slots[0], offset) for offset in offsets)
+
+
+def _numbers(kernel: LinuxMemory, dispatch: Dispatch | None) -> Mapping[int, tuple[int, ...]]:
+    """Return the numbers of the system calls that enter each function, by the function's running
+    address; an empty mapping if the kernel has no table of them.
+    """
+    if dispatch is None or not kernel.has(dispatch.table):
+        return {}
+    symbols = kernel.elf.symbols
+    size = int(symbols.size[symbols.indexes(dispatch.table)[0]])
+    table = np.frombuffer(kernel.read(kernel.symbol(dispatch.table), size), "<u8")
+    found: dict[int, tuple[int, ...]] = {}
+    for number, address in enumerate(table.tolist()):
+        found[address] = (*found.get(address, ()), number)
+    return found
+
+
+def _with_results(
+    calls: Sequence[SystemCall],
+    kernel: LinuxMemory,
+    table: FunctionTable,
+    btf: Btf,
+    dispatch: Dispatch | None,
+    isa: Isa,
+) -> list[SystemCall]:
+    """Return the system calls with the places where the kernel has their results."""
+    numbers = _numbers(kernel, dispatch)
+    if dispatch is None or not numbers:
+        return list(calls)
+    state, mask, wanted = dispatch.state or ("", 0, 0)
+    members = [dispatch.number, dispatch.result, *([state] if state else [])]
+    if not all(btf.has(PT_REGS, member) for member in members):
+        return list(calls)
+    number = btf.offset(PT_REGS, dispatch.number)
+    value = Argument(ARGUMENT_SLOT, isa.result_slot)
+    places = [
+        (address, pointed_at(base, number),
+         pointed_at(base, btf.offset(PT_REGS, state)) if state else None)
+        for name in dispatch.functions
+        for function in table.lookup(name)
+        for address, base in _stores(kernel, function, btf, dispatch, isa)
+    ]  # fmt: skip
+    return [
+        replace(one, results=tuple(
+            CallResult(at, value, Selection(which, own, flags, mask, wanted))
+            for at, which, flags in places if own
+        ))
+        for one in calls
+        for own in [numbers.get(one.function.address, ())]
+    ]  # fmt: skip
+
+
+def _stores(
+    kernel: LinuxMemory, function: Function, btf: Btf, dispatch: Dispatch, isa: Isa
+) -> Iterator[tuple[int, int]]:
+    """Yield the instructions of a function that store the result of a system call: (running
+    address, frame slot of the register with the address of pt_regs).
+
+    Each stores the whole result register at the right offset, and control comes to it from a call
+    without a branch.
+    """
+    result = btf.offset(PT_REGS, dispatch.result)
+    slots = {register.d_name: register.slot for register in isa.registers}
+    code = kernel.read(function.address, function.size)
+    after_call = False
+    for one in isa.decode(code, function.address):
+        stored = dispatch.store(one.code)
+        if after_call and stored is not None and stored[1] == result and stored[0] in slots:
+            yield one.address, slots[stored[0]]
+        kind = isa.flow(one.code, one.address).kind
+        after_call = kind == "call" or (after_call and kind == "next")
+
+
+def result_sites(calls: Iterable[SystemCall]) -> frozenset[int]:
+    """Return the addresses of the instructions at which the kernel has results of system calls."""
+    return frozenset(result.address for one in calls for result in one.results)

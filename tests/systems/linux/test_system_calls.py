@@ -5,18 +5,26 @@ from __future__ import annotations
 
 import re
 import struct
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from kinst.core.layout import ARGUMENT_POINTED, ARGUMENT_SLOT
 from kinst.core.probe import Argument, pointed_at
+from kinst.core.system import SystemCall
 from kinst.image.btf import open_btf
-from kinst.image.elf import open_elf
+from kinst.image.elf import Elf, open_elf
 from kinst.image.function_table import FunctionTable
 from kinst.isa import load
 from kinst.kernels.fetch import Prepared
+from kinst.kernels.fetch import prepared as prepared_kernel
 from kinst.systems.linux.isafacts import CallNames, facts_of
+from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.system import MODULE, PADDING
-from kinst.systems.linux.system_calls import system_calls
+from kinst.systems.linux.system_calls import calls_of_kernel, system_calls
+from tests.tiers import of_kernels
 
 HEADERS = Path("/usr/include/x86_64-linux-gnu/asm")
 SLOTS = load("amd64").argument_slots
@@ -46,6 +54,67 @@ def test_the_functions_are_those_of_the_kernel_s_table(prepared: Prepared, tmp_p
     order = [int(offsets[name]) for name in ("RDI", "RSI", "RDX", "R10", "R8", "R9")]
     assert found["read"].arguments == tuple(pointed_at(SLOTS[0], offset) for offset in order)
     assert found["read"].arguments[0].kind == ARGUMENT_POINTED
+
+
+@dataclass(frozen=True)
+class FileMemory:
+    """The memory of a kernel that runs where it was linked, as its file has it."""
+
+    elf: Elf
+
+    def read(self, address: int, size: int) -> bytes:
+        return self.elf.read(address, size)
+
+
+def calls_in_file(isa: str, folder: Path) -> tuple[Elf, list[SystemCall]]:
+    kernel = prepared_kernel(isa)
+    if kernel is None:
+        pytest.fail(f"no {isa} kernel is there: run `make setup-all`")
+    elf = open_elf(kernel.debug)
+    btf = open_btf(elf, folder)
+    assert btf is not None
+    memory = LinuxMemory(FileMemory(elf), elf, 0)  # type: ignore[arg-type]
+    table = FunctionTable(elf, 0, MODULE, PADDING)
+    return elf, calls_of_kernel(memory, table, btf, facts_of(isa), load(isa))
+
+
+def test_results_are_selected_by_the_numbers_of_the_header(tmp_path: Path) -> None:
+    _, calls = calls_in_file("amd64", tmp_path)
+    text = (HEADERS / "unistd_64.h").read_text()
+    numbers = {name: int(n) for name, n in re.findall(r"#define __NR_(\w+) (\d+)", text)}
+    native = {call.name: call for call in calls if call.module == "vmlinux"}
+    assert len(native) > 300 and len(set(native) & set(numbers)) > 250
+    for name, call in native.items():
+        (result,) = call.results
+        assert numbers.get(name, result.selection.values[0]) in result.selection.values, name
+    assert {value for c in native.values() for value in c.results[0].selection.values} >= {
+        number for name, number in numbers.items() if name in native
+    }
+    compat = {call.name for call in calls if call.module == "compat"}
+    assert {"ioctl", "read", "socketcall"} <= compat and "getpid" not in compat
+
+
+# How binutils prints the call of a system call's function, and the store of its result.
+PRINTED = {
+    "amd64": ("objdump", r"\tcall ", r"\tmov +%rax,0x50\(%r\w+\)"),
+    "arm64": ("aarch64-linux-gnu-objdump", r"\tblr\t", r"\tstr\tx0, \[x\d+\]"),
+    "riscv64": ("riscv64-linux-gnu-objdump", r"\tjalr\t", r"\tsd\ta0,80\("),
+}
+
+
+@pytest.mark.parametrize("isa", of_kernels(PRINTED))
+def test_results_are_known_where_they_are_stored(isa: str, tmp_path: Path) -> None:
+    """At the only such instruction that comes after a call, in binutils' disassembly."""
+    elf, calls = calls_in_file(isa, tmp_path)
+    (place,) = {r.address for c in calls for r in c.results if c.module == "vmlinux"}
+    tool, call, store = PRINTED[isa]
+    around = (f"--start-address={place - 32:#x}", f"--stop-address={place + 8:#x}")
+    words = [tool, "-d", "--no-show-raw-insn", *around, str(elf.path)]
+    out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    lines = [line for line in out.splitlines() if re.match(r" *[0-9a-f]+:", line)]
+    at = next(k for k, line in enumerate(lines) if line.strip().startswith(f"{place:x}:"))
+    assert re.search(store, lines[at]), lines
+    assert any(re.search(call, line) for line in lines[:at]), lines
 
 
 def test_functions_of_older_kernels_have_the_arguments_themselves(prepared: Prepared) -> None:
