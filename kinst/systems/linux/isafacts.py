@@ -116,6 +116,9 @@ class Dispatch:
             name of the base register, offset from it). None for other instructions.
         state: (member, mask, value): these bits of the member have this value if the number means a
             system call of this table; None if it always does.
+        leave: name of a function that is called with the address of pt_regs after results have been
+            stored; "" if there is none.
+        room: bytes that a jump needs; if the store is shorter, the call of `leave` is used.
     """
 
     functions: tuple[str, ...]
@@ -124,6 +127,8 @@ class Dispatch:
     result: str
     store: Callable[[bytes], tuple[str, int] | None]
     state: tuple[str, int, int] | None = None
+    leave: str = ""
+    room: int = 0
 
 
 @dataclass(frozen=True, slots=True)

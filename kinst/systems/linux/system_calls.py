@@ -3,14 +3,15 @@ arguments, and where the kernel has the results.
 
 Functions often end by jumping to other functions, which other parts of the kernel call, too. So
 results are not looked for at the functions' ends, but after the one call by which the kernel enters
-them all, where it stores the result in the program's registers.
+them all: where it stores the result in the program's registers or, if there is no room for a jump
+there, where it leaves for the program.
 
 Tested by tests/systems/linux/test_system_calls.py and tests/vm/language/test_system_calls.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -130,43 +131,58 @@ def _with_results(
     if not all(btf.has(PT_REGS, member) for member in members):
         return list(calls)
     number = btf.offset(PT_REGS, dispatch.number)
-    value = Argument(ARGUMENT_SLOT, isa.result_slot)
+    leaving = {function.address for function in table.lookup(dispatch.leave)}
     places = [
-        (address, pointed_at(base, number),
+        (address, value, pointed_at(base, number),
          pointed_at(base, btf.offset(PT_REGS, state)) if state else None)
         for name in dispatch.functions
         for function in table.lookup(name)
-        for address, base in _stores(kernel, function, btf, dispatch, isa)
+        for address, value, base in _places(kernel, function, leaving, btf, dispatch, isa)
     ]  # fmt: skip
     return [
         replace(one, results=tuple(
             CallResult(at, value, Selection(which, own, flags, mask, wanted))
-            for at, which, flags in places if own
+            for at, value, which, flags in places if own
         ))
         for one in calls
         for own in [numbers.get(one.function.address, ())]
     ]  # fmt: skip
 
 
-def _stores(
-    kernel: LinuxMemory, function: Function, btf: Btf, dispatch: Dispatch, isa: Isa
-) -> Iterator[tuple[int, int]]:
-    """Yield the instructions of a function that store the result of a system call: (running
-    address, frame slot of the register with the address of pt_regs).
+def _places(
+    kernel: LinuxMemory,
+    function: Function,
+    leaving: Container[int],
+    btf: Btf,
+    dispatch: Dispatch,
+    isa: Isa,
+) -> Sequence[tuple[int, Argument, int]]:
+    """Return the instructions of a function at which results of system calls are known: (running
+    address, how to find the result, frame slot of the register with the address of pt_regs).
 
-    Each stores the whole result register at the right offset, and control comes to it from a call
-    without a branch.
+    They store the whole result register at the right offset, and control comes to each from a call
+    without a branch. If one is too short for a jump, they are the calls of another function, with
+    pt_regs, after the results have been stored.
+
+    Args:
+        leaving: the address of that other function.
     """
-    result = btf.offset(PT_REGS, dispatch.result)
+    offset = btf.offset(PT_REGS, dispatch.result)
     slots = {register.d_name: register.slot for register in isa.registers}
+    result, regs = Argument(ARGUMENT_SLOT, isa.result_slot), isa.argument_slots[0]
     code = kernel.read(function.address, function.size)
-    after_call = False
+    after_call, short = False, False
+    stores, leaves = [], []
     for one in isa.decode(code, function.address):
         stored = dispatch.store(one.code)
-        if after_call and stored is not None and stored[1] == result and stored[0] in slots:
-            yield one.address, slots[stored[0]]
-        kind = isa.flow(one.code, one.address).kind
-        after_call = kind == "call" or (after_call and kind == "next")
+        if after_call and stored is not None and stored[1] == offset and stored[0] in slots:
+            stores.append((one.address, result, slots[stored[0]]))
+            short |= one.size < dispatch.room
+        flow = isa.flow(one.code, one.address)
+        if stores and flow.kind in ("call", "jump") and flow.target in leaving:
+            leaves.append((one.address, pointed_at(regs, offset), regs))
+        after_call = flow.kind == "call" or (after_call and flow.kind == "next")
+    return leaves if short and leaves else stores
 
 
 def result_sites(calls: Iterable[SystemCall]) -> frozenset[int]:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.command import kinst
+from tests.tiers import ISAS, of_kernels
+from tests.vm.command import guest_script, kinst
 
 pytestmark = pytest.mark.vm
 
@@ -142,3 +143,75 @@ def test_calls_and_results_are_those_of_strace(guest_program: Callable[[str], Pa
     assert len(every) > 100 and {call.error for call in every} >= {"ENOENT", "EBADF", "ERESTARTSYS"}
     wrong = [one for thread in theirs for one in differences(theirs[thread], ours[thread])]
     assert not wrong, "\n".join(wrong)
+
+
+# Prints the kernel's own trace of the system calls of one program.
+EVENTS = """
+mount -t tracefs none /sys/kernel/tracing 2>/dev/null
+cd /sys/kernel/tracing
+echo 8192 > buffer_size_kb
+echo 1 > events/syscalls/enable
+deeds
+echo 0 > events/syscalls/enable
+cat trace
+"""
+# A line of the trace: thread, name, and arguments or result.
+_EVENT = re.compile(r" *(?:deeds|exe)-(\d+) .*?: sys_(\w+)(?:\((.*)\)| -> (0x[0-9a-f]+))$")
+# Names of the kernel's events that are not those of programs (asm-generic/unistd.h).
+NAMES = {"newfstat": "fstat", "newuname": "uname", "newstat": "stat", "newlstat": "lstat"}
+EVENT_PROGRAM = """
+syscall:vmlinux::entry {
+    printf("%d %d > %s %x %x %x %x %x %x\\n", timestamp, tid, probefunc,
+        arg0, arg1, arg2, arg3, arg4, arg5);
+}
+syscall:vmlinux::return { printf("%d %d < %s %x\\n", timestamp, tid, probefunc, arg1); }"""
+Event = tuple[str, str, tuple[int, ...]]  # direction, name, arguments or the result
+
+
+def events(trace: str) -> dict[int, list[Event]]:
+    """Return the kernel's own events of each thread, in order."""
+    threads: dict[int, list[Event]] = {}
+    for line in trace.splitlines():
+        if found := _EVENT.fullmatch(line):
+            thread, name, words, result = found.groups()
+            values = [result] if result else re.findall(r": ([0-9a-f]+)", words or "")
+            numbers = tuple(int(value, 16) & LOW for value in values)
+            event = "<" if result else ">", NAMES.get(name, name), numbers
+            threads.setdefault(int(thread), []).append(event)
+    return threads
+
+
+def of_kinst(out: str, thread: int, theirs: list[Event]) -> list[Event]:
+    """Return kinst's records of a thread, with as many arguments as the kernel's events have."""
+    counts = {name: len(numbers) for way, name, numbers in theirs if way == ">"}
+    return [
+        (
+            way, name,
+            tuple(int(n, 16) & LOW for n in words)[: counts.get(name) if way == ">" else 1],
+        )
+        for way, name, words in kinst_log(out)[thread]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", of_kernels(ISAS))
+def test_calls_and_results_are_those_of_the_kernel_s_own_events(
+    isa: str, program_for: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    """Each call of each thread and its arguments, and each result.
+
+    The program's children are called exe.  The kernel's events have a return of rt_sigreturn(2),
+    too, and the returns of new processes.
+    """
+    files = [program_for("deeds", isa), guest_script(tmp_path, "events", EVENTS)]
+    done = kinst(
+        f"--vm={isa}", "-q", "-x", "bufsize=8m", "-n", EVENT_PROGRAM, "-c", "events", copy=files
+    ).good()  # fmt: skip
+    threads = events(done.guest)
+    assert len(threads) == 6, done.guest[:2000]
+    for thread, theirs in threads.items():
+        started = next(k for k, event in enumerate(theirs) if event[0] == ">")
+        theirs = [e for e in theirs[started:] if e[:2] != ("<", "rt_sigreturn")]
+        ours = of_kinst(done.out, thread, theirs)
+        assert ours == theirs, thread
+    every = [event for theirs in threads.values() for event in theirs]
+    assert len(every) > 500 and sum(e[:2] == (">", "getppid") for e in every) == 25
