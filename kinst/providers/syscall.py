@@ -114,7 +114,7 @@ def _returns(
             offset = one.address - function.address
             places[one.address] = Site(function, offset, one.code)
         site = places[result.address]
-        yield Found(probe, site, None, (result.value, result.value), "", result.selection)
+        yield Found(probe, site, None, (result.value,) * 2, selection=result.selection)
 
 
 PROVIDER = SyscallProvider()
