@@ -94,19 +94,23 @@ def test_results_are_selected_by_the_numbers_of_the_header(tmp_path: Path) -> No
     assert {"ioctl", "read", "socketcall"} <= compat and "getpid" not in compat
 
 
-def test_results_are_known_where_they_are_stored(tmp_path: Path) -> None:
-    """At the only store of rax in pt_regs that comes after a call, in binutils' disassembly."""
+def test_results_are_known_where_they_are_stored_or_after_that(tmp_path: Path) -> None:
+    """At the only store of rax in pt_regs that comes after a call, if it has room for a jump, and
+    otherwise where the kernel leaves for the program, in binutils' disassembly."""
     elf, calls = calls_in_file("amd64", tmp_path)
     (place,) = {r.address for c in calls for r in c.results if c.module == "vmlinux"}
     words = ["objdump", "-d", "--no-show-raw-insn", "--disassemble=do_syscall_64", str(elf.path)]
     out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     lines = [line for line in out.splitlines() if re.match(r" *[0-9a-f]+:", line)]
-    stores = [
-        line
-        for before, line in pairwise(lines)
+    at = [int(line.split(":")[0], 16) for line in lines]
+    (store,) = [
+        k + 1
+        for k, (before, line) in enumerate(pairwise(lines))
         if re.search(r"\tmov +%rax,0x50\(%r\w+\)", line) and "\tcall " in before
     ]
-    assert [int(line.split(":")[0], 16) for line in stores] == [place]
+    if at[store + 1] - at[store] < 5:
+        (store,) = [k for k, line in enumerate(lines) if "<syscall_exit_to_user_mode>" in line]
+    assert at[store] == place
 
 
 def test_functions_of_older_kernels_have_the_arguments_themselves(prepared: Prepared) -> None:
