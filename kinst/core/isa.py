@@ -253,6 +253,9 @@ class PlantingIsa(StoppingIsa):
     shared_counters: bool = True
     # Code that adds to a counter changes the flags.
     counting_changes_flags: bool = True
+    # This instruction set as it is used in user programs, whose instructions trampolines only
+    # count; None if kinst plants no user programs of it.
+    programs: Isa | None = None
     # trampoline() accepts a RecordBody.
     records_inline: bool = False
     # Size of the jump of a run; 0 if every instruction is long enough for a jump.

@@ -15,7 +15,7 @@ import os
 import platform
 import signal
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from kinst.core.errors import TargetError
@@ -36,24 +36,55 @@ _STOP = 128  # PTRACE_EVENT_STOP
 _AT_CALL = signal.SIGTRAP | 0x80
 
 # user_regs_struct (sys/user.h) of x86_64, in its order.
-_NAMES = (
+REGISTERS = (
     "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi",
     "rdi", "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs",
     "gs",
 )  # fmt: skip
-_FORMAT = f"<{len(_NAMES)}Q"
-_ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
-_SYSCALL = b"\x0f\x05"
+REGISTERS_FORMAT = f"<{len(REGISTERS)}Q"
+CALL_ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
+SYSCALL = b"\x0f\x05"
 _MMAP, _CLOSE, _FTRUNCATE, _MADVISE, _MEMFD_CREATE = 9, 3, 77, 28, 319
 _ERRORS = 4095
 _BELOW = 1024  # bytes below the stack pointer, beyond the red zone
 _MAP_FIXED = 0x10
 
 
-def _ptrace(request: int, pid: int, address: int = 0, data: object = None) -> None:
+def ptrace_request(request: int, pid: int, address: int = 0, data: object = None) -> None:
+    """Make a request of ptrace(2). Raises OSError.
+
+    Args:
+        request: the request's number.
+        pid: id of a thread that the calling thread traces.
+    """
     if _LIBC.ptrace(request, pid, address, data) < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def read_registers(pid: int) -> dict[str, int]:
+    """Return the general registers of a stopped thread by name. Raises OSError."""
+    raw = ctypes.create_string_buffer(struct.calcsize(REGISTERS_FORMAT))
+    ptrace_request(_GETREGS, pid, 0, ctypes.addressof(raw))
+    return dict(zip(REGISTERS, struct.unpack(REGISTERS_FORMAT, raw.raw), strict=True))
+
+
+def write_registers(pid: int, registers: Mapping[str, int]) -> None:
+    """Set all general registers of a stopped thread. Raises OSError."""
+    data = struct.pack(REGISTERS_FORMAT, *(registers[name] & MASK for name in REGISTERS))
+    raw = ctypes.create_string_buffer(data, len(data))
+    ptrace_request(_SETREGS, pid, 0, ctypes.addressof(raw))
+
+
+def syscall_instruction(process: OtherProcess) -> int | None:
+    """Return the address of a syscall instruction in a process's vdso (vdso(7)); None if it has
+    none."""
+    for mapping in process.mappings():
+        if mapping.path == "[vdso]":
+            at = process.read(mapping.start, mapping.size).find(SYSCALL)
+            if at >= 0:
+                return mapping.start + at
+    return None
 
 
 def can_trace() -> str:
@@ -73,7 +104,7 @@ def calls_in(process: OtherProcess) -> Iterator[InjectedCalls]:
     """
     pid = process.pid
     try:
-        _ptrace(_SEIZE, pid, 0, _CALLS_APART)
+        ptrace_request(_SEIZE, pid, 0, _CALLS_APART)
     except OSError as error:
         tracer = process.tracer
         why = f"process {tracer} traces it" if tracer else error.strerror
@@ -109,7 +140,7 @@ class InjectedCalls:
     def stand(self) -> None:
         """Stop the first thread of the other process, and prepare the thread for system calls. To
         be called once."""
-        _ptrace(_INTERRUPT, self._pid)
+        ptrace_request(_INTERRUPT, self._pid)
         self._stopped()
         self._before = self._registers()
         self._stack = self._before["rsp"]
@@ -127,19 +158,19 @@ class InjectedCalls:
         call."""
         while (status := self._wait()) >> 16 != _STOP:
             self._note(os.WSTOPSIG(status))
-            _ptrace(_CONTINUE, self._pid)
+            ptrace_request(_CONTINUE, self._pid)
 
     def let_go(self) -> None:
         """Restore the registers of the other process's thread, let the thread run, and deliver the
         signals that arrived meanwhile."""
         try:
             if self._called:
-                _ptrace(_INTERRUPT, self._pid)
-                _ptrace(_CONTINUE, self._pid)
+                ptrace_request(_INTERRUPT, self._pid)
+                ptrace_request(_CONTINUE, self._pid)
                 self._stopped()
             if self._before is not None:
                 self._set(self._before)
-            _ptrace(_DETACH, self._pid)
+            ptrace_request(_DETACH, self._pid)
             for number in self._signals:
                 os.kill(self._pid, number)
         except (OSError, TargetError):
@@ -158,41 +189,35 @@ class InjectedCalls:
             self._signals.append(number)
 
     def _registers(self) -> dict[str, int]:
-        raw = ctypes.create_string_buffer(struct.calcsize(_FORMAT))
-        _ptrace(_GETREGS, self._pid, 0, ctypes.addressof(raw))
-        return dict(zip(_NAMES, struct.unpack(_FORMAT, raw.raw), strict=True))
+        return read_registers(self._pid)
 
     def _set(self, registers: dict[str, int]) -> None:
-        data = struct.pack(_FORMAT, *(registers[name] & MASK for name in _NAMES))
-        raw = ctypes.create_string_buffer(data, len(data))
-        _ptrace(_SETREGS, self._pid, 0, ctypes.addressof(raw))
+        write_registers(self._pid, registers)
 
     def _state(self) -> bytes:
         """Return the floating-point and vector registers of the other process's thread, in the
         format NT_X86_XSTATE."""
         raw = ctypes.create_string_buffer(_MOST_STATE)
         where = (ctypes.c_size_t * 2)(ctypes.addressof(raw), _MOST_STATE)  # struct iovec
-        _ptrace(_GETREGSET, self._pid, _XSTATE, ctypes.addressof(where))
+        ptrace_request(_GETREGSET, self._pid, _XSTATE, ctypes.addressof(where))
         return raw.raw[: where[1]]
 
     def _blocked(self) -> int:
         """Return the signal mask of the other process's thread."""
         raw = ctypes.c_uint64()
-        _ptrace(_GETSIGMASK, self._pid, ctypes.sizeof(raw), ctypes.addressof(raw))
+        ptrace_request(_GETSIGMASK, self._pid, ctypes.sizeof(raw), ctypes.addressof(raw))
         return raw.value
 
     def _syscall_instruction(self) -> int:
         """Return the address of a syscall instruction in the other process: in the vdso (vdso(7))
         or, if there is none, directly before its thread's program counter."""
-        for mapping in self._process.mappings():
-            if mapping.path == "[vdso]":
-                at = self._process.read(mapping.start, mapping.size).find(_SYSCALL)
-                if at >= 0:
-                    return mapping.start + at
+        found = syscall_instruction(self._process)
+        if found is not None:
+            return found
         before = self._before
         assert before is not None
-        at = before["rip"] - len(_SYSCALL)
-        if self._process.read(at, len(_SYSCALL)) == _SYSCALL:
+        at = before["rip"] - len(SYSCALL)
+        if self._process.read(at, len(SYSCALL)) == SYSCALL:
             return at
         raise TargetError(f"process {self._pid} has no system call instruction that kinst can use")
 
@@ -200,15 +225,15 @@ class InjectedCalls:
         """Make the other process's thread execute a system call, and return the call's result.
         Raises TargetError if the call fails."""
         assert self._before is not None
-        argument_registers = dict(zip(_ARGUMENTS, arguments, strict=False))
+        argument_registers = dict(zip(CALL_ARGUMENTS, arguments, strict=False))
         call_registers = {"rip": self._code, "rsp": self._stack, "rax": number, "orig_rax": MASK}
         self._set({**self._before, **argument_registers, **call_registers})
         self._called = True
         for _ in ("the call begins", "the call ends"):
-            _ptrace(_TO_CALL, self._pid)
+            ptrace_request(_TO_CALL, self._pid)
             while (stopped := os.WSTOPSIG(self._wait())) != _AT_CALL:
                 self._note(stopped)
-                _ptrace(_TO_CALL, self._pid)
+                ptrace_request(_TO_CALL, self._pid)
         result = self._registers()["rax"]
         if result > MASK - _ERRORS:
             why = os.strerror(-(result - (1 << 64)))

@@ -159,7 +159,7 @@ def test_a_tracer_is_killed_between_any_two_of_its_requests(
     registers_child: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The traced process goes on undisturbed, wherever the tracer is killed."""
-    request = ptrace._ptrace
+    request = ptrace.ptrace_request
     with counting(registers_child) as (process, address):
         ended = 0
         for last in range(1, 200):
@@ -172,7 +172,7 @@ def test_a_tracer_is_killed_between_any_two_of_its_requests(
                         os.kill(os.getpid(), signal.SIGKILL)
                     request(*arguments)  # type: ignore[arg-type]
 
-                monkeypatch.setattr(ptrace, "_ptrace", counted)
+                monkeypatch.setattr(ptrace, "ptrace_request", counted)
                 with calls_in(process) as calls:
                     calls.close_file(calls.make_memory("shared", 2 * MB))
                     calls.map_anonymous(address + MB, 2 * MB)

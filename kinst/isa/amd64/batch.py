@@ -3,7 +3,7 @@ makes for each.
 
     [nop]  if unplanting must be able to replace the first instruction by a jump (Onward.head), and
            the trampoline does not begin with counting
-    [push rax; lahf; seto al]  if flags are live
+    [push rax; lahf; seto al]  if flags are live; in user programs below the red zone
     inc gs:[...]  for each counter
     [add al, 127; sahf; pop rax]  if flags are live
     the displaced instruction, with a new distance or displacement
@@ -34,7 +34,7 @@ from kinst.core.columns import (
     ragged,
 )
 from kinst.isa.amd64 import encode as e
-from kinst.isa.amd64.inline import RESTORE_FLAGS, SAVE_FLAGS
+from kinst.isa.amd64.inline import flag_saving
 from kinst.isa.amd64.marks import (
     BRANCH,
     CALL,
@@ -60,14 +60,15 @@ class _Shape:
     """Sizes in bytes of the parts of a batch's trampolines: arrays with an element for each
     trampoline."""
 
-    def __init__(self, batch: TrampolineBatch) -> None:
+    def __init__(self, batch: TrampolineBatch, red_zone: bool) -> None:
+        save, restore = flag_saving(red_zone)
         marks = batch.columns.marks
         self.kind = marks & KIND
         count = batch.count.astype(np.int64)
         self.saved = (count > 0) & (marks & DEAD == 0)
         self.nop = batch.head & (self.saved | (count == 0))
-        self.counts_at = self.nop * len(e.NOP5) + self.saved * len(SAVE_FLAGS)
-        self.work = self.counts_at + count * _COUNT_SIZE + self.saved * len(RESTORE_FLAGS)
+        self.counts_at = self.nop * len(e.NOP5) + self.saved * len(save)
+        self.work = self.counts_at + count * _COUNT_SIZE + self.saved * len(restore)
         sizes = np.zeros(KIND + 1, np.int64)
         sizes[[JUMP, BRANCH, CALL]] = e.JUMP_SIZE, _BRANCH_SIZE, _PUSH_SIZE + e.JUMP_SIZE
         self.copied = sizes[self.kind] == 0
@@ -77,8 +78,8 @@ class _Shape:
         self.size = self.work + self.displaced + self.back * e.JUMP_SIZE
 
 
-def trampoline_sizes(batch: TrampolineBatch) -> I32:
-    shape, columns = _Shape(batch), batch.columns
+def trampoline_sizes(batch: TrampolineBatch, red_zone: bool = False) -> I32:
+    shape, columns = _Shape(batch, red_zone), batch.columns
     after = columns.after
     fits = _reached(after, batch)
     relative = shape.kind == RELATIVE
@@ -105,20 +106,23 @@ def _reached(goal: U64, batch: TrampolineBatch) -> Bools:
     return (np.abs(low) < near) & (np.abs(high) < near)
 
 
-def trampolines(batch: TrampolineBatch, to: U64, goal: U64) -> MadeTrampolines:
-    shape, columns = _Shape(batch), batch.columns
+def trampolines(
+    batch: TrampolineBatch, to: U64, goal: U64, red_zone: bool = False
+) -> MadeTrampolines:
+    shape, columns = _Shape(batch, red_zone), batch.columns
+    save, restore = flag_saving(red_zone)
     start = np.cumsum(shape.size) - shape.size
     out = np.zeros(int(shape.size.sum()), np.uint8)
     _put(out, start[shape.nop], e.NOP5)
     nop = shape.nop * len(e.NOP5)
-    _put(out, (start + nop)[shape.saved], SAVE_FLAGS)
+    _put(out, (start + nop)[shape.saved], save)
     for column in range(batch.counters.shape[1]):
         there = batch.count > column
         at = (start + shape.counts_at)[there] + column * _COUNT_SIZE
         _put(out, at, COUNT_OPCODE)
         _put32(out, at + len(COUNT_OPCODE), batch.counters[there, column])
     displaced = start + shape.work
-    _put(out, (displaced - len(RESTORE_FLAGS))[shape.saved], RESTORE_FLAGS)
+    _put(out, (displaced - len(restore))[shape.saved], restore)
 
     def aimed(which: Bools, at: I64, target: U64) -> None:
         """Write the branch distances of some trampolines into `out`: 4 bytes at offset `at`, which
@@ -158,17 +162,20 @@ def trampolines(batch: TrampolineBatch, to: U64, goal: U64) -> MadeTrampolines:
     return MadeTrampolines(out, np.where(shape.copied, shape.work, -1).astype(np.int32))
 
 
-def stubs(at: int, counters: I64, to: U64, free: Bools) -> tuple[U8, I64] | None:
+def stubs(
+    at: int, counters: I64, to: U64, free: Bools, red_zone: bool = False
+) -> tuple[U8, I64] | None:
     saved = ~free
-    size = _COUNT_SIZE + e.JUMP_SIZE + saved * (len(SAVE_FLAGS) + len(RESTORE_FLAGS))
+    save, restore = flag_saving(red_zone)
+    size = _COUNT_SIZE + e.JUMP_SIZE + saved * (len(save) + len(restore))
     start = np.cumsum(size) - size
     out = np.zeros(int(size.sum()), np.uint8)
-    _put(out, start[saved], SAVE_FLAGS)
-    count = start + saved * len(SAVE_FLAGS)
+    _put(out, start[saved], save)
+    count = start + saved * len(save)
     _put(out, count, COUNT_OPCODE)
     _put32(out, count + len(COUNT_OPCODE), counters)
     jump = start + size - e.JUMP_SIZE
-    _put(out, (jump - len(RESTORE_FLAGS))[saved], RESTORE_FLAGS)
+    _put(out, (jump - len(restore))[saved], restore)
     _put(out, jump, b"\xe9")
     ends = np.uint64(at) + (start + size).astype(np.uint64)
     distance = (to - ends).view(np.int64)

@@ -132,6 +132,11 @@ def lea(register: int, offset: int) -> bytes:
     return bytes((_rex_w(register), 0x8D)) + _on_stack(register, offset)
 
 
+# Code around pushes that leaves the red zone alone: user programs keep data in the 128 bytes below
+# rsp (System V ABI, 3.2.2).  lea changes no flag.
+LEAVE_RED_ZONE, ENTER_RED_ZONE = lea(RSP, -128), lea(RSP, 128)
+
+
 def move(to: int, from_: int) -> bytes:
     """Encode mov to, from_, for 64 bits."""
     rex = 0x48 | (from_ > 7) << 2 | (to > 7)

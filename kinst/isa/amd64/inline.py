@@ -34,17 +34,32 @@ from kinst.isa.amd64.snippets import RESULT
 _WORD = 8
 _TAKE_FLAGS = b"\x9f\x0f\x90\xc0"  # lahf; seto al
 _GIVE_FLAGS = b"\x04\x7f\x9e"  # add al, 127 (sets OF back); sahf
-SAVE_FLAGS, RESTORE_FLAGS = e.push(e.RAX) + _TAKE_FLAGS, _GIVE_FLAGS + e.pop(e.RAX)
+
+
+def flag_saving(red_zone: bool) -> tuple[bytes, bytes]:
+    """Return code that saves the flags, and code that restores them.
+
+    Args:
+        red_zone: whether the traced code keeps data below rsp.
+    """
+    save, restore = e.push(e.RAX) + _TAKE_FLAGS, _GIVE_FLAGS + e.pop(e.RAX)
+    return (e.LEAVE_RED_ZONE + save, restore + e.ENTER_RED_ZONE) if red_zone else (save, restore)
 
 
 def inline(
-    work: SiteWork, site: Site, following: bytes, to: int, frame: Callable[[int], bytes]
+    work: SiteWork,
+    site: Site,
+    following: bytes,
+    to: int,
+    frame: Callable[[int], bytes],
+    red_zone: bool = False,
 ) -> bytes:
     """Return the code at address `to` for a site's work: first the work that needs no frame of
     saved registers, then the calls.
 
     Args:
         following: live bytes after the site's instruction.
+        red_zone: whether the traced code keeps data below rsp.
         frame: takes an address, and returns the code there that does the calls inside a frame; its
             length is the same at any address; raises OutOfReach.
     """
@@ -55,7 +70,8 @@ def inline(
     if work.recorded:
         changed = flags.ARITHMETIC
     live = bool(changed) and not flags.dead(site.code, following, site.address, changed)
-    kept = _Amd64Saved.by(snippets, live, records.CHANGED if work.recorded else frozenset())
+    also = records.CHANGED if work.recorded else frozenset[int]()
+    kept = _Amd64Saved.by(snippets, live, also, red_zone)
     code = kept.save
     for body in work.inline:
         counts = count(body)
@@ -97,10 +113,11 @@ def inline(
 
 
 @refuses_out_of_reach
-def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
+def stub(at: int, counter: int, to: int, free: bool, red_zone: bool = False) -> bytes | Refused:
     code = e.increment_gs(counter)
     if not free:
-        code = SAVE_FLAGS + code + RESTORE_FLAGS
+        save, restore = flag_saving(red_zone)
+        code = save + code + restore
     return code + e.jump(at + len(code), to, "the trampoline after it")
 
 
@@ -126,13 +143,18 @@ class _Amd64Saved:
 
     @classmethod
     def by(
-        cls, snippets: Sequence[Snippet], live: bool, also: frozenset[int] = frozenset()
+        cls,
+        snippets: Sequence[Snippet],
+        live: bool,
+        also: frozenset[int] = frozenset(),
+        red_zone: bool = False,
     ) -> _Amd64Saved:
         """Return the code that saves and restores what these snippets change.
 
         Args:
             live: whether the flags must be saved.
             also: registers that other code changes.
+            red_zone: whether the traced code keeps data below rsp.
         """
         written = also.union(*(snippet.writes for snippet in snippets))
         read = frozenset[int]().union(*(snippet.reads for snippet in snippets))
@@ -146,6 +168,8 @@ class _Amd64Saved:
                 save += e.push(e.RAX) + e.load(e.RAX, _WORD)
                 restore = e.pop(e.RAX) + restore
                 depth += 1
+        if red_zone and pushed:
+            save, restore = e.LEAVE_RED_ZONE + save, restore + e.ENTER_RED_ZONE
         places = {register: (depth - 1 - n) * _WORD for n, register in enumerate(pushed)}
         return cls(save, restore, places, set())
 

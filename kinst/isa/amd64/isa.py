@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from kinst.core.bodies import Body
+from kinst.core.columns import I32, I64, U8, U64, Bools, MadeTrampolines, TrampolineBatch
 from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
+from kinst.core.instruction import Flow
 from kinst.core.isa import Isa
 from kinst.core.probe import Site
 from kinst.isa.amd64 import (
@@ -36,6 +38,9 @@ _LLVM_OFF = (
     "x87", "mmx", "sse", "sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "sse4a", "avx", "avx2",
     "avx512f", "aes", "pclmul", "fma", "f16c",
 )  # fmt: skip
+
+
+_SYSCALL = b"\x0f\x05"
 
 
 class Amd64(Isa):
@@ -140,4 +145,48 @@ class Amd64(Isa):
         return trampoline.trampoline(site, following, to, bodies, onward)
 
 
+class ProgramAmd64(Amd64):
+    """The instruction set amd64 as user programs use it: they keep data below the stack pointer
+    (the red zone), and make system calls. Trampolines only count."""
+
+    def flow(self, code: bytes, address: int) -> Flow:  # type: ignore[override]
+        """Return where control goes; a system call comes back, as a called function does."""
+        return control.CALL if code == _SYSCALL else control.flow(code, address)
+
+    def displace(  # type: ignore[override]
+        self, code: bytes, address: int, to: int, onward: Onward = UNCHAINED
+    ) -> Relocated | Refused:
+        return relocate.displace(code, address, to, onward, user=True)
+
+    def trampoline(
+        self,
+        site: Site,
+        following: bytes,
+        to: int,
+        bodies: Sequence[Body],
+        rerun_prefix: bytes = b"",
+        onward: Onward = UNCHAINED,
+    ) -> Relocated | Refused:
+        return trampoline.trampoline(site, following, to, bodies, onward, user=True)
+
+    def stub(  # type: ignore[override]
+        self, at: int, counter: int, to: int, free: bool
+    ) -> bytes | Refused:
+        return _inline.stub(at, counter, to, free, red_zone=True)
+
+    def stubs(  # type: ignore[override]
+        self, at: int, counters: I64, to: U64, free: Bools
+    ) -> tuple[U8, I64] | None:
+        return batch.stubs(at, counters, to, free, red_zone=True)
+
+    def trampoline_sizes(self, batch_: TrampolineBatch) -> I32:  # type: ignore[override]
+        return batch.trampoline_sizes(batch_, red_zone=True)
+
+    def trampolines(  # type: ignore[override]
+        self, batch_: TrampolineBatch, to: U64, goal: U64
+    ) -> MadeTrampolines:
+        return batch.trampolines(batch_, to, goal, red_zone=True)
+
+
 ISA = Amd64()
+ISA.programs = ProgramAmd64()

@@ -29,6 +29,9 @@ copy runs.
 | vmlaunch, vmresume, vmrun, skinit, getsec, enclu, rsm, seamret | refused: the machine goes on elsewhere |
 | instructions that iced-x86 does not know, and reserved no-operations | refused |
 
+In a user program, endbr64 and syscall are copied: no kernel tracks indirect branches of user programs,
+and the kernel restarts an interrupted system call at its copy.
+
 For comparison: Linux's kprobes refuse far jumps, int3, iret and instructions that set ss (arch/x86/kernel/
 kprobes/core.c); FreeBSD's kinst refuses sti, popf and jrcxz (kinst_isa.c).
 
@@ -73,13 +76,19 @@ _SEGMENT_SS, _SEGMENT_GS = 2, 5
 _SHADOW_ENDS = _x86.numbers("hlt mwait mwaitx umwait sysexit sysexitq iret iretd iretq eretu erets")
 
 
-def refusal(parsed: Amd64Instruction | None, mnemonic: int) -> str:
+_COPIED_IN_PROGRAMS = _x86.numbers("endbr64 syscall")
+
+
+def refusal(parsed: Amd64Instruction | None, mnemonic: int, user: bool = False) -> str:
     """Return why a known instruction is not displaced; "" if it is.
 
     Args:
         parsed: the instruction, None if it could not be taken apart.
         mnemonic: iced-x86's number.
+        user: whether the instruction is of a user program.
     """
+    if user and mnemonic in _COPIED_IN_PROGRAMS:
+        return ""
     reason = BY_MNEMONIC.get(mnemonic, "")
     if reason or parsed is None:
         return reason

@@ -42,36 +42,42 @@ _WORD = 8  # bytes that a call pushes
 _TARGET = "the branch's target"
 
 
-def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
+def displace(
+    code: bytes, address: int, to: int, onward: Onward = UNCHAINED, user: bool = False
+) -> Relocated | Refused:
     """Return code for the address `to` with the effect of the one instruction `code` at `address`,
     or why there is none. Control then goes where the original instruction sends it.
 
     Args:
         onward: trampolines of planted instructions, to which control goes on instead of to the
             original code.
+        user: whether the instruction is of a user program.
     """
     after = address + len(code)
 
     def back(at: int) -> bytes:
         return b"" if onward.falls_into == after else e.jump(at, onward.of(after))
 
-    return with_way_back(move(code, address, to, onward), to, back)
+    return with_way_back(move(code, address, to, onward, user), to, back)
 
 
 @refuses_out_of_reach
-def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
+def move(
+    code: bytes, address: int, to: int, onward: Onward = UNCHAINED, user: bool = False
+) -> Moved | Refused:
     """Return code for the address `to` with the effect of the one instruction `code` at `address`,
     without a jump back to the next instruction; or why there is none.
 
     Args:
         onward: trampolines of planted instructions, to which branches lead instead of to the
             original code.
+        user: whether the instruction is of a user program.
     """
     instruction = _x86.only(code, address)
     if instruction is None:
         return Refused(LOOKED_UP if code == _x86.UDB else UNKNOWN)
     parsed = parse(code)
-    reason = refusal(parsed, instruction.mnemonic)
+    reason = refusal(parsed, instruction.mnemonic, user)
     if reason or parsed is None:
         return Refused(reason or "its bytes end before its operands")
     return _move(parsed, address, to, onward)

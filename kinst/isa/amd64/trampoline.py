@@ -27,11 +27,17 @@ from kinst.isa.amd64.refuse import shadow_refusal
 _WORD = 8
 COUNT_OPCODE = e.increment_gs(0)[:-4]  # one instruction of more than a jump's size
 _RDMSR = b"\x0f\x32"
+ONLY_COUNTS = "in a user program, instructions are only counted"
 
 
 @refuses_out_of_reach
 def trampoline(
-    site: Site, following: bytes, to: int, bodies: Sequence[Body], onward: Onward = UNCHAINED
+    site: Site,
+    following: bytes,
+    to: int,
+    bodies: Sequence[Body],
+    onward: Onward = UNCHAINED,
+    user: bool = False,
 ) -> Relocated | Refused:
     """Return a site's trampoline at the address `to`.
 
@@ -42,24 +48,27 @@ def trampoline(
         following: live bytes after the instruction; a few dozen are enough.
         bodies: the work, in order.
         onward: where control goes on after the displaced instruction.
+        user: whether the instruction is of a user program, where trampolines only count.
     """
     after = site.address + len(site.code)
     reason = shadow_refusal(site.code, following, after)
     if reason:
         return Refused(reason)
-    work = _work(site, following, to, bodies)
+    if user and not all(isinstance(body, CountBody) for body in bodies):
+        return Refused(ONLY_COUNTS)
+    work = _work(site, following, to, bodies, user)
     if onward.head and not work.startswith(COUNT_OPCODE):
-        work = e.NOP5 + _work(site, following, to + len(e.NOP5), bodies)
-    displaced = relocate.displace(site.code, site.address, to + len(work), onward)
+        work = e.NOP5 + _work(site, following, to + len(e.NOP5), bodies, user)
+    displaced = relocate.displace(site.code, site.address, to + len(work), onward, user)
     if isinstance(displaced, Refused):
         return displaced
     at = displaced.original_at
     return Relocated(work + displaced.code, at if at < 0 else at + len(work))
 
 
-def _work(site: Site, following: bytes, to: int, bodies: Sequence[Body]) -> bytes:
+def _work(site: Site, following: bytes, to: int, bodies: Sequence[Body], user: bool) -> bytes:
     work = divided(bodies)
-    code = inline(work, site, following, to, lambda at: _calls(site, at, work.calls))
+    code = inline(work, site, following, to, lambda at: _calls(site, at, work.calls), user)
     return code + _calls(site, to + len(code), work.frame) if work.frame else code
 
 
