@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         host,
         kernel_files,
         live,
+        process,
     )  # fmt: skip
     from kinst.inlines import InlineFunction, inline_functions
     from kinst.results import Records, Result, Table
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DError", "InlineFunction", "KinstError", "Machine", "Program", "Records", "Result", "Table",
     "TargetError", "Trace", "__version__", "attach", "boot", "expand_in_file", "host",
-    "inline_functions", "kernel_files", "live",
+    "inline_functions", "kernel_files", "live", "process",
 ]  # fmt: skip
 
 _PLACES = {

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         kernel_files,
         list_kernels,
         live,
+        process,
     )
     from kinst.api.program import Program
     from kinst.api.trace import Trace
@@ -95,6 +96,7 @@ __all__ = [
     "names_release",
     "package_of",
     "paths_within",
+    "process",
     "read_sources",
     "start_early",
     "vocabulary",

@@ -1,5 +1,5 @@
-"""Functions that make machines (boot(), attach(), live() and host()), and functions that need no
-machine.
+"""Functions that make machines (boot(), attach(), live(), process() and host()), and functions that
+need no machine.
 
 Tested by tests/test_api_docs.py, tests/session/test_options.py and tests/vm/test_main_job.py.
 """
@@ -155,6 +155,27 @@ def live(
         "live", debug=_path(debug), debug_folders=_paths(debug_folders), process=process
     )
     return _opened(options, start, on_message, on_progress)
+
+
+def process(
+    command: str, *, on_message: Say = ignore, on_progress: ShowProgress = ignore
+) -> Machine:
+    """Return a user program as a machine: its instructions can be counted while it runs, once.
+
+    The program begins with the first trace, whose command is the same. Its input, output and error
+    output are those of this process.
+
+    Args:
+        command: the program and its arguments, quoted as for a shell.
+        on_message: gets messages for people.
+        on_progress: gets the name of a piece of work and the part of it that is done.
+
+    Raises:
+        KinstError: there is no such program.
+        TargetError: the program cannot be traced.
+    """
+    request = Request(MachineOptions("process"), command=command)
+    return Machine(request, on_message=on_message, on_progress=on_progress)
 
 
 def host(*, on_message: Say = ignore) -> Machine:

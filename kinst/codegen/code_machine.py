@@ -147,12 +147,12 @@ def target_machine(
     Raises KinstError if the system cannot supply the CPU's number or a read function that cannot
     fault: no clause can run in the target without them.
     """
-    if "cpu" not in facts.builtins:
+    if "cpu" not in facts.builtins and not facts.only_counts:
         raise KinstError(
             f"the CPU number of this kernel ({facts.os} {facts.release}) cannot be found",
             "probes can only be stop-planted",
         )
-    if not facts.nofault_read:
+    if not facts.nofault_read and not facts.only_counts:
         raise KinstError(
             f"{facts.os} {facts.release} has no known read function that cannot fault",
             "probes can only be stop-planted",

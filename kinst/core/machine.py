@@ -125,10 +125,13 @@ class Bearings:
         text: start address of the kernel's code according to the page tables, or None.
         places: addresses inside the kernel's code: trap handlers, and program counters of CPUs in
             the kernel.
+        counter_bases: for a user program, the per-CPU base register's value that the machine gives
+            to each thread; () for a kernel.
     """
 
     text: int | None = None
     places: tuple[int, ...] = ()
+    counter_bases: tuple[int, ...] = ()
 
 
 class Terminal(Protocol):
@@ -213,6 +216,7 @@ class MachineConfig:
         early_start: what start_early() returned for this configuration, without scratch,
             virtual_layout and image.
         terminal: the terminal of the machine's commands, or None.
+        command: the command of the trace; "" if there is none, or if it is not known yet.
     """
 
     isa: Isa
@@ -229,6 +233,7 @@ class MachineConfig:
     cache: Path | None = None
     early_start: EarlyStart | None = None
     terminal: Terminal | None = None
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,6 +511,12 @@ class Target(KernelMemory, Stopping, Planting, Commands, Protocol):
 
     isa: Isa
     abilities: Abilities
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the traced program has ended by itself, so that nothing is left to restore. A
+        kernel that ends is reported as Gone instead."""
+        return False
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
         """Wait until the kernel is up, stop it, and return where it may be in memory.

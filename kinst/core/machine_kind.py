@@ -56,6 +56,15 @@ class MachineKind(Protocol):
         searched for."""
         return
 
+    def program(self, command: str) -> str:
+        """Return the path of the file that the traced command executes, for a machine that traces
+        user programs; "" for a machine that traces a kernel. Raises TargetError.
+
+        Args:
+            command: the command of -c.
+        """
+        return ""
+
     def memory(self, address: str) -> Iterator[bytes]:
         """Yield the memory of a running machine in pieces of whole pages, to find out which kernel
         it runs. Yield nothing if the memory can only be read through a GDB stub.

@@ -372,6 +372,9 @@ class Facts:
     saved_registers: tuple[tuple[str, int], ...] = ()
     # None if kinst does not know how to see in memory that a process has ended.
     command_span: CommandSpan | None = None
+    # Trampolines only count, without traps and calls: the traced code is that of a user program.
+    # per_cpu_bases are those of its threads then.
+    only_counts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

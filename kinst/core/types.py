@@ -13,6 +13,7 @@ from kinst.core.dtypes import ArrayType, DType, EnumType, FunctionType, PointerT
 from kinst.core.errors import KinstError
 
 KERNEL = "vmlinux"  # module name of the kernel proper, of any system
+PROGRAM = "a.out"  # module name of a user program, as DTrace's pid provider has it
 
 
 class AmbiguousNameError(KinstError):

@@ -11,7 +11,7 @@ from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.inline import DebugIndex, FunctionDie, InlineCopy, SourcePlace
 from kinst.core.system import LoadedModule
-from kinst.core.types import KERNEL
+from kinst.core.types import KERNEL, PROGRAM
 from kinst.core.words import MASK
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf_file import ElfFile
@@ -66,7 +66,7 @@ class LoadedImages:
     def of(self, module: str) -> LoadedImage | None:
         """Return the image of a module, None if it has no debug file. The module names "" and
         "kernel" mean the kernel itself."""
-        if module in ("", KERNEL):
+        if module in ("", KERNEL, PROGRAM):
             return self.kernel
         if module not in self._known:
             self._known[module] = self._find(module)

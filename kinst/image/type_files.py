@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Protocol
 from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import DType, EnumType, FunctionType, PointerType
 from kinst.core.errors import KinstError
-from kinst.core.types import KERNEL, Symbol
+from kinst.core.types import KERNEL, PROGRAM, Symbol
 from kinst.image.btf_strings import has_string
 from kinst.image.elf_file import open_file
 
 if TYPE_CHECKING:
     from kinst.image.debug_info import DebugInfo
 
-ALSO_KERNEL = ("kernel", "unix", "genunix")  # what other systems call the kernel proper
+ALSO_KERNEL = ("kernel", "unix", "genunix", PROGRAM)  # what other systems call the kernel proper
 
 
 class DebugOpener(Protocol):

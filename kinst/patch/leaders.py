@@ -89,6 +89,27 @@ class FoundRuns:
     gates: tuple[Site, ...] = ()
     gated: frozenset[int] = frozenset()
 
+    def outside(self, functions: Sequence[Function]) -> FoundRuns:
+        """Return the runs and gates that are not in these functions."""
+        ordered = sorted((f.address, f.address + f.size) for f in functions)
+        starts = np.array([low for low, _ in ordered], np.uint64)
+        ends = np.array([high for _, high in ordered], np.uint64)
+
+        def is_outside(addresses: U64) -> Bools:
+            at = np.searchsorted(starts, addresses, side="right") - 1
+            inside: Bools = (at >= 0) & (addresses < ends[np.maximum(at, 0)])
+            return ~inside
+
+        def kept(sites: Sequence[Site]) -> tuple[Site, ...]:
+            there = is_outside(np.array([site.address for site in sites], np.uint64))
+            return tuple(site for site, keep in zip(sites, there.tolist(), strict=True) if keep)
+
+        gated = np.array(sorted(self.gated), np.uint64)
+        return FoundRuns(
+            self.runs.take(np.flatnonzero(is_outside(self.runs.start))), kept(self.unprobed),
+            self.dead_registers, kept(self.gates), frozenset(gated[is_outside(gated)].tolist()),
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FunctionRows:
@@ -248,13 +269,41 @@ class Leaders:
             own[rows[room[which] & (rows >= 0)]] = True
             every.append(self._look(code, asked, own, gone, live, gates=gates))
             self._kernel.forget(code.functions)
-        return FoundRuns(
-            joined_runs([found.runs for found in every]),
-            tuple(site for found in every for site in found.unprobed),
-            {at: bits for found in every for at, bits in found.dead_registers.items()},
-            tuple(site for found in every for site in found.gates),
-            frozenset(at for found in every for at in found.gated),
-        )
+        return _joined(*every)
+
+    def runs_without_traps(
+        self,
+        planted: Sequence[tuple[Site, bool]],
+        taken: Collection[int],
+        *,
+        gates: bool = False,
+        live: U64 = NO_ADDRESSES,
+    ) -> FoundRuns:
+        """Choose runs and gates as runs() does, for code in which there are no traps: instructions
+        that only a trap could plant stay where they are, and no run has a target of them inside.
+
+        Such instructions are in no run of the result, and not gated.
+
+        Args:
+            planted: as for runs().
+            taken: as for runs().
+            gates: as for runs().
+            live: as for runs().
+        """
+        left, lost = list(planted), set(taken)
+        found = self.runs(left, lost, gates=gates, live=live)
+        while True:
+            served = found.gated | {*found.runs.member.tolist()}
+            more = [s for s, own in left if not own and s.address not in served]
+            if not more:
+                return found
+            # What is not displaced leads to its targets in the original text.
+            lost |= {site.address for site in more}
+            left = [(site, own) for site, own in left if site.address not in lost]
+            again = {site.function.address: site.function for site in more}
+            some = [(site, own) for site, own in left if site.function.address in again]
+            new = self.runs(some, lost, gates=gates, live=live)
+            found = _joined(found.outside(list(again.values())), new)
 
     def _code_of(self, functions: Sequence[Function]) -> _FunctionRows:
         scanned, flows = self._kernel.flow_columns(functions)
@@ -640,6 +689,17 @@ class Leaders:
     @cached_property
     def _symbols(self) -> U64:
         return np.unique(np.array([f.address for f in self._system.functions()], np.uint64))
+
+
+def _joined(*every: FoundRuns) -> FoundRuns:
+    """Return the runs and gates of different functions together."""
+    return FoundRuns(
+        joined_runs([found.runs for found in every]),
+        tuple(site for found in every for site in found.unprobed),
+        {at: bits for found in every for at, bits in found.dead_registers.items()},
+        tuple(site for found in every for site in found.gates),
+        frozenset(at for found in every for at in found.gated),
+    )
 
 
 def _spans(code: _FunctionRows, rows: I64) -> list[tuple[int, int]]:

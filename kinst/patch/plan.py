@@ -132,8 +132,9 @@ class PlannedSites(ColumnSequence[tuple[int, bytes, str]]):
         )  # fmt: skip
 
 
-WAYS_PLANNED = ("", "jump", "trap", "run", "gate")
-_JUMP, _TRAP, _RUN, _GATE = (WAYS_PLANNED.index(way) for way in ("jump", "trap", "run", "gate"))
+WAYS_PLANNED = ("", "jump", "trap", "run", "gate", "chain")
+_JUMP, _TRAP, _RUN, _GATE, _CHAIN = range(1, len(WAYS_PLANNED))
+NO_TRAPS = "only a trap could plant it, and a user program gets no traps"
 _PROBED = ("jump", "trap")  # the ways of sites that have a probe
 _NO_RUNS = PlannedRuns(
     NO_PATCHES,
@@ -222,6 +223,7 @@ def plan_sites(
     dead_registers: Mapping[int, int] = NO_DEAD,
     table: CodeTable | None = None,
     near: Sequence[int] = (),
+    traps: bool = True,
 ) -> Plan:
     """Plan the planting of sites: lay out their trampolines, and make the patches that lead to
     them.
@@ -240,6 +242,8 @@ def plan_sites(
         table: the machine's table of translated code (Abilities), if trampolines should have
             entries of their own.
         near: addresses of code that runs at hits, besides the sites and their branch targets.
+        traps: whether traps are planted. If not, a site whose way is "trap" gets no patch: it must
+            be in a run, or reached only from displaced instructions.
 
     Raises:
         KinstError: the trampolines do not fit before `limit`.
@@ -262,7 +266,10 @@ def plan_sites(
         )
         if not layout.settle() or (runs and not chained):
             chained = False
-            wanted, runs = [work for work in wanted if work.way in _PROBED], NO_RUNS
+            ways = _PROBED if traps else ("jump",)
+            refused += [(work.site, NO_TRAPS) for work in wanted
+                        if work.way in _PROBED and work.way not in ways]  # fmt: skip
+            wanted, runs = [work for work in wanted if work.way in ways], NO_RUNS
             continue
         entry, stubs = layout.stubs(counted, free)
         if stubs is None:
@@ -280,6 +287,10 @@ def plan_sites(
         # If a member of a run is left out, so are the run and its members without a probe.
         runs = runs.without(np.array(sorted({*dropped, *entered}), np.uint64))
         dropped |= {work.site.address for work in wanted if not work.way}
+        if not traps:  # what led to these may be dropped
+            gated = {w.site.address for w in wanted if w.way == "trap"} - {*runs.member.tolist()}
+            refused += [(w.site, NO_TRAPS) for w in wanted if w.site.address in gated - dropped]
+            dropped |= gated
         dropped -= set(runs.member.tolist())
         wanted = [work for work in wanted if work.site.address not in dropped]
     text, original_at = layout.text()
@@ -291,6 +302,11 @@ def plan_sites(
         planned, inside = _plan_runs(runs, isa, sites, entry, patched, patches, dead_registers)
         patches = patches.take(np.flatnonzero(~inside[patched]))
         way[inside & (way > 0)] = _RUN
+    if not traps:
+        trapped = np.zeros(len(way), np.bool_)
+        own = np.isin(patches.address, sites.address[way == _TRAP], invert=True)
+        patches = patches.take(np.flatnonzero(own))
+        way[way == _TRAP] = _CHAIN
     exits = []
     for k in np.flatnonzero(chains.head).tolist():
         at, code = text[k]

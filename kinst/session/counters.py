@@ -72,7 +72,7 @@ def mapped_size(bases: tuple[int, ...], block_size: int) -> int:
 
 
 def map_counters(
-    target: Planting, bases: tuple[int, ...], scratch_size: int, block_size: int
+    target: Planting, bases: tuple[int, ...], scratch_size: int, block_size: int, room: int = 0
 ) -> Counters | None:
     """Map the end of scratch near the per-CPU bases, so that each CPU finds its block of counters
     at the same displacement from its base.
@@ -84,13 +84,14 @@ def map_counters(
         bases: values of the per-CPU base register, in CPU order.
         scratch_size: bytes of all scratch.
         block_size: bytes of each CPU's block.
+        room: bytes at the end of scratch that are kept for counters; 0 for those of as many CPUs.
     """
     if not bases or not block_size:
         return None
     lowest, highest = min(bases), max(bases)
     ordered = sorted(bases)
     gaps = [b - a for a, b in pairwise(ordered)]
-    room = counters_room(len(bases))
+    room = room or counters_room(len(bases))
     offset = scratch_size - room
     size = mapped_size(bases, block_size)
     if size > room or any(gap < block_size for gap in gaps):
@@ -213,7 +214,7 @@ class CounterBlocks:
                 places = range(offset, offset + size * len(bases), size)
                 self._first, self._limit = Counters(displacement, tuple(places)), size
             return
-        self._first = map_counters(machine.target, bases, offset + room, block_size)
+        self._first = map_counters(machine.target, bases, offset + room, block_size, room)
         if self._first is not None:
             end = offset + mapped_size(bases, block_size) - max(self._first.offsets)
             self._limit = min([end, *(b - a for a, b in pairwise(sorted(bases)))])

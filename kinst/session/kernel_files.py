@@ -221,7 +221,8 @@ def with_build(request: Request) -> Request:
 
 
 def with_vmlinux(request: Request, report: Report) -> Request:
-    """Return a request that names the vmlinux of the kernel that runs in its machine.
+    """Return a request that names the vmlinux of the kernel that runs in its machine; for a machine
+    that is a user program, the program's file.
 
     The vmlinux is found by the build-id in the machine's memory. The request is returned unchanged
     if it names a vmlinux, or if the machine's memory cannot be read before the machine is opened.
@@ -230,6 +231,8 @@ def with_vmlinux(request: Request, report: Report) -> Request:
     cannot be read.
     """
     options = request.machine
+    if program := request.kind.program(request.command) if options.kind else "":
+        return replace(request, machine=replace(options, kernel=program))
     if not options.address or options.debug or options.kernel:
         return request
     memory = request.kind.memory(options.address)

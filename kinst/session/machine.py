@@ -65,6 +65,7 @@ def start(
         system = files.system.attach(target, files.image, bearings)
         target.settle(system.page_tables, system.heartbeat, system.allocator)
         report.stage("boot")
+        isa = target.isa  # of programs, if the target is one
         kernel = RunningKernel(target, system, isa, inlines=files.image.has_dwarf)
         images = _images(target, system, files, report.say)
         programs = _programs_of(request, files.found)

@@ -83,7 +83,24 @@ def choose_ways(program: EnabledProgram, workspace: Workspace) -> Placement:
     memory, machine = workspace.take(program), workspace.machine
     plant = program.compiled.plant
     placement = _split(program, memory, machine, _ability(machine, memory, plant.forced))
-    return _with_runs(placement, workspace, gates=plant.gates) if plant.runs else placement
+    if plant.runs:
+        placement = _with_runs(placement, workspace, gates=plant.gates)
+    return _without_traps(placement) if machine.facts.only_counts else placement
+
+
+def _without_traps(placement: Placement) -> Placement:
+    """Move the sites to the refused ones that only a trap could serve: those with no room for a
+    jump, in no run, and with a predecessor that is not displaced or not known."""
+    served = placement.gated | {*placement.runs.member.tolist()}
+    kept, lost = [], list(placement.refused)
+    for chosen in placement.planted:
+        choice = chosen.choice
+        if choice.way == "jump" or chosen.site.address in served:
+            kept.append(chosen)
+        else:
+            why = f"{choice.reason}, and a user program gets no traps"
+            lost.append(replace(chosen, choice=Choice("", why)))
+    return replace(placement, planted=tuple(kept), refused=tuple(lost))
 
 
 def _ability(machine: StartedMachine, memory: ScratchMemory, forced: str) -> PlantingAbility:
@@ -93,11 +110,11 @@ def _ability(machine: StartedMachine, memory: ScratchMemory, forced: str) -> Pla
         forced: the one way that -x plant= asks for, or "".
     """
     facts = machine.facts
-    inside = bool(facts.nofault_read) and "cpu" in facts.builtins
+    inside = facts.only_counts or (bool(facts.nofault_read) and "cpu" in facts.builtins)
     code = memory.address + memory.size - PAGE  # after the data: near the end of scratch
     return PlantingAbility(
         code if inside and memory.address else 0,
-        bool(facts.trap_hook),
+        bool(facts.trap_hook) or facts.only_counts,  # _without_traps() removes them
         bool(facts.fault_hook),
         forced,
         not machine.never_stands,
@@ -207,7 +224,10 @@ def _with_runs(placement: Placement, workspace: Workspace, *, gates: bool) -> Pl
         low = min(function.address for function in functions)
         high = max(function.address + function.size for function in functions)
         live = live_addresses_in(target, low, high, workspace.ended)
-    found = leaders.runs(sites, stops, gates=gates, live=live)
+    choose_runs = leaders.runs
+    if workspace.machine.facts.only_counts:
+        choose_runs = leaders.runs_without_traps
+    found = choose_runs(sites, stops, gates=gates, live=live)
     return replace(
         placement, runs=found.runs, unprobed=found.unprobed, dead_registers=found.dead_registers,
         gates=found.gates, gated=found.gated,

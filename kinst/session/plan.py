@@ -25,6 +25,7 @@ from kinst.codegen.site_records import InlineRecord, record_shapes
 from kinst.codegen.site_work import Arguments, Clauses, counted, exits_in, own_keys, snippets_of
 from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody
 from kinst.core.columns import FOLLOWING
+from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.kernel import PlantableKernel
 from kinst.core.layout import ARGUMENT_POINTED, ARGUMENT_SLOT, ARGUMENT_STACK, POINTED_SLOT
@@ -47,6 +48,7 @@ from kinst.session.symbols import running_addresses
 from kinst.session.values import (
     Descriptors,
     EnabledSite,
+    HostSide,
     PlacedProgram,
     StartedMachine,
     TracePlan,
@@ -54,6 +56,7 @@ from kinst.session.values import (
 
 FEW_FUNCTIONS = 8  # functions up to which their calls are read before trampolines are placed
 
+ONLY_COUNTS = "in a user program, instructions can only be counted"
 FrameRules = Mapping[tuple[int, int], FrameRule]  # how the caller is found, by EnabledSite.key
 Shapes = Mapping[tuple[Clauses, Arguments], InlineRecord]
 
@@ -87,6 +90,8 @@ def plan(
         return TracePlan(
             placed, _describe(placed, places, rules), host, side, rules=rules, ended=ended
         )
+    if facts.only_counts:
+        return _plan_counting(placed, machine, places, host, side, ended)
     there = replace(
         target_machine(isa, facts, scratch, dialect),
         samples=bool(parts.sampled),
@@ -128,6 +133,38 @@ def plan(
         placed, _describe(placed, places, rules, counted_only=counted_only), host, side, code,
         hooks, sites, traps, rules, tuple(zip(periods, code.samplers, strict=True)), ended,
     )  # fmt: skip
+
+
+def _plan_counting(
+    placed: PlacedProgram,
+    machine: StartedMachine,
+    places: Descriptors,
+    host: HostCode,
+    side: HostSide,
+    ended: Sequence[EndedCode],
+) -> TracePlan:
+    """Plan the trampolines and patches of a machine whose trampolines only count (a user program).
+
+    Args:
+        places: places of the probes' descriptors in scratch.
+        host: code of clauses that kinst's own process runs.
+        side: memory that this code can read.
+        ended: code of earlier traces that threads may still be in.
+
+    Raises KinstError if a clause does anything but count.
+    """
+    parts, scratch, isa = placed.placement, placed.scratch, machine.isa
+    there = target_machine(isa, machine.facts, scratch, placed.compiled.dialect())
+    wanted = _wanted(placed, there, machine, None, places, {}, {})
+    rules = _block_rules(wanted, placed, machine.system)
+    sites = plan_sites(
+        wanted, isa, scratch.address + scratch.text, scratch.address + scratch.size,
+        chained=placed.compiled.plant.chains, runs=parts.runs,
+        blocks=rules if placed.compiled.plant.blocks else None,
+        dead_registers=parts.dead_registers, traps=False,
+    )  # fmt: skip
+    told = _describe(placed, places, {}, counted_only=True)
+    return TracePlan(placed, told, host, side, sites=sites, ended=ended)
 
 
 def plan_on_host(placed: PlacedProgram, isa: Isa) -> TracePlan:
@@ -242,7 +279,7 @@ def _wanted(
     placed: PlacedProgram,
     there: CodeMachine,
     machine: StartedMachine,
-    code: TargetCode,
+    code: TargetCode | None,
     descriptors: Descriptors,
     rules: FrameRules,
     shapes: Shapes,
@@ -255,7 +292,7 @@ def _wanted(
 
     Args:
         there: the target, as a machine that runs code.
-        code: the compiled clauses.
+        code: the compiled clauses; None if trampolines only count.
         descriptors: places of the site descriptors in scratch.
         rules: how to find the caller, by EnabledSite.key.
         shapes: records that a trampoline can write without a call.
@@ -289,7 +326,12 @@ def _wanted(
             if same not in known:
                 known[same] = counted(program, layout, e.probe.id, *own, base, snippets)
             bodies = known[same]
-        if bodies is None:
+        if bodies is None and code is None:
+            raise KinstError(
+                f"{e.probe.name}: {ONLY_COUNTS}",
+                "count() by constants, probefunc or probename, and predicates over regs[]",
+            )
+        if bodies is None and code is not None:
             slots, rule = code.slots[e.clauses], rules.get(e.key)
             slots |= argument_slots(isa, e, code.arguments[e.clauses])
             if e.clauses in code.caller and rule is not None:
@@ -305,6 +347,7 @@ def _wanted(
                 bodies = (IndexedBody(index, call, guard),)
             else:
                 bodies = (call,)
+        assert bodies is not None
         address = site.address
         if several and address in place:
             before = wanted[place[address]]

@@ -103,6 +103,7 @@ def machine_config(
         read_only=request.names_alone,
         scratch=scratch,
         cache=cache_folder(),
+        command=request.command,
     )
 
 

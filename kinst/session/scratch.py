@@ -67,7 +67,7 @@ class ScratchPool:
         self._first_code = self._last_code = 0  # offsets of the code of ended traces; 0 for none
         # Offsets [low, high) of free pieces between the code of ended traces.
         self._released: list[tuple[int, int]] = []
-        self._room = counters_room(machine.cpus)  # bytes at the end that are not allocated here
+        self._room = machine.counters_room  # bytes at the end that are not allocated here
         self._size = size - self._room
 
     def take(self, program: EnabledProgram) -> ScratchMemory:
@@ -191,16 +191,17 @@ def own_memory(compiled: Compiled, cpus: int) -> ScratchMemory:
     return ScratchMemory(view, 0, native.address_of(view), size)
 
 
-def pool_size(program: EnabledProgram, cpus: int, trampolines: int = 0) -> int:
+def pool_size(program: EnabledProgram, cpus: int, trampolines: int = 0, room: int = 0) -> int:
     """Return the bytes of scratch that a machine needs for a program's probes, a multiple of 2 MB.
 
     Args:
         cpus: number of the machine's CPUs.
         trampolines: bytes of code; 0 for as many as the program's options ask for.
+        room: bytes for counter blocks; 0 for those of as many CPUs.
     """
     code = trampolines or program.compiled.trampolines
     own = program.compiled.sizes.scratch(cpus, code, len(program.enabled))
-    return own + (_described(program) + LEAF - 1 & -LEAF) + counters_room(cpus)
+    return own + (_described(program) + LEAF - 1 & -LEAF) + (room or counters_room(cpus))
 
 
 def data_reserved(program: EnabledProgram, cpus: int) -> int:

@@ -303,6 +303,8 @@ class PlantedMachine:
             still_there = self._target.planter is not None
             over = "the trace is over" if still_there else "the guest is gone"
             return GoneError(f"{over}: {gone.reason}{console}", gone.kind)
+        if self._target.is_over:
+            return None
         try:
             told = self._planted.unplant()
             self._target.resume()

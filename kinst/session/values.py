@@ -16,7 +16,7 @@ from kinst.codegen.compile import HostCode, TargetCode
 from kinst.core.dataclass import dataclass
 from kinst.core.isa import Isa
 from kinst.core.kernel import PlantableKernel, Timer
-from kinst.core.layout import Scratch
+from kinst.core.layout import LEAF, Scratch
 from kinst.core.machine import Target
 from kinst.core.probe import Argument, Gap, Probe, Selection, Site
 from kinst.core.records import ProgramLayout
@@ -30,6 +30,7 @@ from kinst.patch.runs import NO_RUNS, Runs
 from kinst.patch.ways import Choice
 from kinst.providers import BEGIN, END
 from kinst.session.compiled import Compiled, ProbeStability
+from kinst.session.sizes import counters_room
 from kinst.wire import native
 
 NAMES_SLACK = 64  # bytes: of ERROR's name, and the empty string
@@ -63,6 +64,15 @@ class StartedMachine:
     @property
     def cpus(self) -> int:
         return self.system.facts.cpus
+
+    @property
+    def counters_room(self) -> int:
+        """Bytes to keep free at the end of scratch for the counter blocks of all CPUs or, in a user
+        program, of all threads."""
+        bases = self.facts.per_cpu_bases
+        if not self.facts.only_counts:
+            return counters_room(self.cpus)
+        return (max(bases) + (bases[1] - bases[0]) + 3 * LEAF) & -LEAF
 
     @property
     def never_stands(self) -> bool:
@@ -394,8 +404,8 @@ class TracePlan:
     @property
     def code_end(self) -> int:
         """First address after the trace's code in the target, 0 if the trace has no code there."""
-        code = self.code
-        return 0 if code is None else max(code.end, self.hooks.end, self.sites.end)
+        end = 0 if self.code is None else self.code.end
+        return max(end, self.hooks.end, self.sites.end)
 
 
 @dataclass(frozen=True, slots=True)

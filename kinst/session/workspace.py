@@ -164,7 +164,7 @@ class Workspace:
         code = compiled.trampolines
         if machine.target.abilities.reads_running:
             code = code_borrowed(code, len(program.enabled))
-        size = pool_size(program, machine.cpus, code)
+        size = pool_size(program, machine.cpus, code, machine.counters_room)
         if not self._for_any:
             return ScratchPool(machine, size, 0, data)
         data = max(data, ROOM_FOR_DATA)

@@ -167,19 +167,26 @@ class ElfKernel(BasicSystem):
     """A running kernel of an unknown system. It implements System (core/system.py) from the
     kernel's ELF file alone, and is the base class of systems that know more."""
 
-    def __init__(self, target: Target, image: DebugInfo, bearings: Bearings) -> None:
+    module = KERNEL  # name of the module of its functions and variables
+
+    def __init__(
+        self, target: Target, image: DebugInfo, bearings: Bearings, elf: Elf | None = None
+    ) -> None:
         """Find the kernel in the target's memory and index its functions and variables.
+
+        Args:
+            elf: the file with the kernel's code and symbols; None for the file of `image`.
 
         Raises KinstError if the machine runs another kernel, or if the file has no code or no
         symbols.
         """
-        elf = image.elf
+        elf = elf or image.elf
         self._target = target
         self._image = image
         self._file = _FileCode(elf)
-        linked = FunctionTable(elf, 0, KERNEL)
+        linked = FunctionTable(elf, 0, self.module)
         self._slide, self._is_loaded = _locate(target, elf, self._file, linked.all, bearings)
-        self._functions = FunctionTable(elf, self._slide, KERNEL) if self._slide else linked
+        self._functions = FunctionTable(elf, self._slide, self.module) if self._slide else linked
         self._variables = VariableTable(elf, self._slide)
         self.facts = Facts(slide=self._slide, cpus=target.cpus)
 
@@ -202,7 +209,7 @@ class ElfKernel(BasicSystem):
 
     def variable_at(self, address: int) -> tuple[str, str, int] | None:
         variable = self._variables.at(address)
-        return None if variable is None else (KERNEL, *variable)
+        return None if variable is None else (self.module, *variable)
 
     def code(self, address: int, size: int) -> bytes:
         """Return the code that the kernel has at a running address: from live memory or, before the

@@ -149,7 +149,7 @@ class ProgramAmd64(Amd64):
     """The instruction set amd64 as user programs use it: they keep data below the stack pointer
     (the red zone), and make system calls. Trampolines only count."""
 
-    def flow(self, code: bytes, address: int) -> Flow:  # type: ignore[override]
+    def flow(self, code: bytes, address: int) -> Flow:
         """Return where control goes; a system call comes back, as a called function does."""
         return control.CALL if code == _SYSCALL else control.flow(code, address)
 

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kinst.core.kernel_package import KernelBuild
+from kinst.image.elf_file import PT_LOAD, SHT_SYMTAB
 from kinst.systems.linux.dialect import dialect
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 # Sections that only a vmlinux or a module has; symbols of a vmlinux's version line and notes.
 _SECTIONS = ("__ksymtab", ".gnu.linkonce.this_module")
 _SYMBOLS = ("linux_banner", "__start_notes")
+_USER_END = 1 << 47  # kernels lie above
 # The first two lines of the VMCOREINFO note, which has a page of its own.
 _VMCOREINFO = re.compile(rb"OSRELEASE=([\x21-\x7e]{1,64})\nBUILD-ID=([0-9a-f]{40})\n")
 
@@ -55,8 +57,13 @@ class _Linux:
 
     def knows(self, elf: Elf) -> bool:
         """Return whether an ELF file is that of a Linux kernel or of a Linux module."""
-        marked = any(elf.section(name) is not None for name in _SECTIONS)
-        return marked or any(elf.address(name) is not None for name in _SYMBOLS)
+        if any(elf.section(name) is not None for name in _SECTIONS):
+            return True
+        starts = [s.address for s in elf.segments if s.kind == PT_LOAD]
+        stripped = all(section.kind != SHT_SYMTAB for section in elf.sections)
+        if stripped and starts and max(starts) < _USER_END:  # a program
+            return False
+        return any(elf.address(name) is not None for name in _SYMBOLS)
 
     def virtual_layout(self, isa: Isa) -> VirtualLayout | None:
         """Return where Linux is mapped on an ISA. Raises KinstError if kinst does not know Linux on

@@ -1,0 +1,148 @@
+"""A user program's ELF file: functions also of stripped programs, and the addresses of code that
+the program's data contain.
+
+Source: System V ABI, chapter 4 ("Symbol Table", "Relocation", DT_RELR) and its AMD64 supplement,
+4.4.1 (relocation types).
+
+Tested by tests/image/test_program_elf.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.columns import Bools
+from kinst.core.errors import KinstError
+from kinst.image.elf import STT_FUNC, SYMBOL, U64, Elf, SymbolTable
+from kinst.image.elf_file import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_RELA, ElfSection
+from kinst.image.exception_tables import frame_entries, landing_pads
+
+_SHT_DYNSYM, _SHT_RELR = 11, 19
+_ET_EXEC = 2
+_STT_GNU_IFUNC = 10  # its address is that of a function that chooses another one
+_RELATIVE, _IRELATIVE, _64 = 8, 37, 1  # R_X86_64_*
+_RELA = np.dtype([("offset", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<u8")])
+_WORD, _WORDS_OF_BITMAP = 8, 63
+
+
+class ProgramElf(Elf):
+    """An opened file of a user program. program_elf() makes it."""
+
+    @cached_property
+    def symbols(self) -> SymbolTable:
+        """The functions of the program: those of its symbol table, those that it shows to
+        libraries, and those that only its unwind tables know. The last are named f_ADDRESS, after
+        the linked address in hexadecimal, or after their section (plt)."""
+        table = next((s for s in self.sections if s.kind == _SHT_DYNSYM), None)
+        try:
+            named = super().symbols
+        except KinstError:
+            named = self._table(table) if table else _symbols(np.zeros(0, SYMBOL), b"\0")
+        kind = np.where(named.kind == _STT_GNU_IFUNC, STT_FUNC, named.kind).astype(np.uint8)
+        starts, ends = _spans(named, (kind == STT_FUNC) & (named.section != 0))
+        strings = bytearray(named.strings)
+        rows = []
+        for entry in frame_entries(self):
+            at = int(np.searchsorted(starts, np.uint64(entry.low), side="right")) - 1
+            if at < 0 or entry.low >= int(ends[at]):
+                section = self._section_of(entry.low)
+                rows.append((len(strings), STT_FUNC, 0, section, entry.low, entry.high - entry.low))
+                strings += self._name(entry.low, self.sections[section]).encode() + b"\0"
+        more = _symbols(np.array(rows, SYMBOL), b"")
+        return SymbolTable(
+            np.concatenate([named.address, more.address]), np.concatenate([named.size, more.size]),
+            np.concatenate([kind, more.kind]), np.concatenate([named.binding, more.binding]),
+            np.concatenate([named.section, more.section]),
+            np.concatenate([named.name, more.name]), bytes(strings),
+        )  # fmt: skip
+
+    def _table(self, table: ElfSection) -> SymbolTable:
+        strings = self.data(self.sections[table.link])
+        return _symbols(np.frombuffer(self.data(table), SYMBOL), strings + b"\0")
+
+    def _name(self, address: int, section: ElfSection) -> str:
+        if section.address == address and section.name != ".text":
+            return section.name.strip(".").replace(".", "_")
+        return f"f_{address:x}"
+
+    def _section_of(self, address: int) -> int:
+        code = (s for s in self.sections if s.flags & SHF_EXECINSTR)
+        return next((s.index for s in code if s.address <= address < s.end), 0)
+
+    @cached_property
+    def code_pointers(self) -> U64:
+        """Linked addresses at which control may enter code from elsewhere than other code:
+        addresses in the program's data, and landing pads of exceptions. Ascending, each once; some
+        may be other numbers."""
+        found = [np.array(landing_pads(self), np.uint64)]
+        ranges = self.code_segments
+        low, high = min(start for start, _ in ranges), max(end for _, end in ranges)
+        data = [
+            self.data(s) for s in self.sections
+            if s.flags & SHF_ALLOC and not s.flags & SHF_EXECINSTR and s.kind != SHT_NOBITS
+        ]  # fmt: skip
+        if self.kind == _ET_EXEC:
+            # Words of 4 bytes at any address: tables of compilers may have such.
+            for piece in data:
+                for shift in range(min(4, len(piece))):
+                    words = np.frombuffer(piece, "<u4", max(len(piece) - shift, 0) // 4, shift)
+                    found.append(words[(words >= low) & (words < high)].astype(np.uint64))
+        else:
+            found += self._relocated()
+        every = np.unique(np.concatenate(found))
+        inside: U64 = every[(every >= np.uint64(low)) & (every < np.uint64(high))]
+        return inside
+
+    def _relocated(self) -> Iterator[U64]:
+        """Yield the addresses that the dynamic linker writes into the data of a program that can be
+        loaded anywhere."""
+        for section in self.sections:
+            if not section.flags & SHF_ALLOC:
+                continue
+            if section.kind == SHT_RELA:
+                rows = np.frombuffer(self.data(section), _RELA)
+                yield rows["addend"][np.isin(rows["type"], (_RELATIVE, _IRELATIVE, _64))]
+            elif section.kind == _SHT_RELR:
+                words = np.frombuffer(self.data(section), "<u8").tolist()
+                yield np.array(
+                    [int.from_bytes(self.read(at, _WORD), "little") for at in _relr(words)],
+                    np.uint64,
+                )  # fmt: skip
+
+
+def _relr(words: Sequence[int]) -> Iterator[int]:
+    """Yield the addresses that the words of a DT_RELR table stand for."""
+    at = 0
+    for word in words:
+        if not word & 1:
+            yield word
+            at = word + _WORD
+            continue
+        for bit in range(_WORDS_OF_BITMAP):
+            if word >> bit + 1 & 1:
+                yield at + bit * _WORD
+        at += _WORDS_OF_BITMAP * _WORD
+
+
+def _symbols(rows: npt.NDArray[np.void], strings: bytes) -> SymbolTable:
+    return SymbolTable(
+        np.ascontiguousarray(rows["value"]), np.ascontiguousarray(rows["size"]),
+        (rows["info"] & 15).astype(np.uint8), (rows["info"] >> 4).astype(np.uint8),
+        np.ascontiguousarray(rows["section"]), np.ascontiguousarray(rows["name"]), strings,
+    )  # fmt: skip
+
+
+def _spans(symbols: SymbolTable, which: Bools) -> tuple[U64, U64]:
+    """Return the first address of each of some symbols, and the address after it, by address."""
+    start = symbols.address[which]
+    order = np.argsort(start, kind="stable")
+    size = np.maximum(symbols.size[which], np.uint64(1))
+    return start[order], (start + size)[order]
+
+
+def program_elf(elf: Elf) -> ProgramElf:
+    """Return an opened ELF file as the file of a user program."""
+    return ProgramElf(elf.path, elf.mapped, elf.machine, elf.kind, elf.sections)

@@ -1,0 +1,287 @@
+"""Target for a user program that kinst starts: trampolines in memory near its code, and counters
+that each thread reaches by its own gs base.
+
+The program runs on the host's processor. It stops only at its start, for planting, and if the trace
+ends before the program does.
+
+Tested by tests/machines/process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import TargetError, UnmappedError
+from kinst.core.layout import LEAF
+from kinst.core.machine import (
+    Abilities,
+    Bearings,
+    CommandEnded,
+    MachineConfig,
+    MachineEvent,
+    Target,
+)
+from kinst.core.words import PAGE
+from kinst.machines.process.command import simple_command
+from kinst.machines.stub.scan import pointers_in
+from kinst.wire.memory import SharedMemory
+from kinst.wire.other_process import Mapping as ProcessMapping
+from kinst.wire.traced_program import TracedProgram
+
+_HOST = "x86_64"  # the only machine whose programs kinst plants
+_ENTRY = 9  # AT_ENTRY of the auxiliary vector (getauxval(3))
+_MMAP, _CLOSE, _OPEN_AT = 9, 3, 257
+_AT_CWD = -100
+_FIXED = 0x100000  # MAP_FIXED_NOREPLACE
+_SHARED, _NO_RESERVE = 1, 0x4000
+_ALL_RIGHTS = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+_REACH = (1 << 31) - (1 << 24)  # of a 32-bit distance, with room for code at both ends
+_HEAP = 1 << 30  # bytes that are left free for the program's heap (brk(2))
+_LOWEST = 1 << 20  # lowest address at which kinst maps memory
+_APART = 1 << 20  # bytes between mappings of kinst and others
+_START_BRK = 44  # field of /proc/PID/stat after the program's name
+_BELOW_STACK = 1024  # bytes
+# Bytes of counters of a thread for each byte of code: two counters for each instruction, and twice
+# as much again for programs with several aggregations.  Bytes of all threads' counters.
+_COUNTERS_EACH, _COUNTERS = 8, 1 << 28
+_LEAST_THREADS, _MOST_THREADS = 16, 1024
+_SHADOW_STACKS = "SHSTK"
+
+
+def check() -> None:
+    """Raise TargetError if kinst cannot trace programs of this host."""
+    if platform.machine() != _HOST:
+        raise TargetError(
+            f"kinst traces user programs only on {_HOST}, and this host is {platform.machine()}",
+            "--vm=ISA traces a kernel of another instruction set",
+        )
+
+
+class TracedProcess(Target):
+    """Target for a user program that kinst starts.
+
+    The memory of scratch belongs to kinst and is shared with the program. It stays mapped until the
+    program ends, since a thread may sleep in it.
+    """
+
+    abilities = Abilities(writes_code=True, runs_commands=True)
+    cannot_stop = "a user program's instructions are only counted", ""
+    cpus = 1
+
+    def __init__(self, config: MachineConfig) -> None:
+        """Start the program of a configuration's command, stopped before its first instruction.
+
+        Raises TargetError if it cannot be started or traced.
+        """
+        check()
+        assert config.isa.programs is not None
+        self.isa = config.isa.programs
+        self._command = config.command
+        found = simple_command(config.command)
+        environment = {**os.environ, **found.variables}
+        if _SHADOW_STACKS in environment.get("GLIBC_TUNABLES", ""):
+            raise TargetError(
+                "GLIBC_TUNABLES turns shadow stacks on, which displaced calls would violate",
+                "unset GLIBC_TUNABLES",
+            )
+        self._started = self._told = self._closed = False
+        self._memory: SharedMemory | None = None
+        self._unmapped = 0  # bytes at the end of scratch that are for counters alone (map_alias())
+        self._program = TracedProgram(found.words, found.path, environment)
+        try:
+            self._program.process.open_memory()
+        except BaseException:
+            self.close()
+            raise
+
+    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+        """Return the address of the program's entry, and the gs bases of its threads."""
+        program = os.stat(f"/proc/{self._program.pid}/exe")
+        code = sum(
+            one.size for one in self._program.process.mappings()
+            if "x" in one.rights and one.inode == program.st_ino
+        )  # fmt: skip
+        block = (code * _COUNTERS_EACH + _APART - 1) & -_APART
+        threads = min(max(_COUNTERS // block, _LEAST_THREADS), _MOST_THREADS)
+        bases = tuple(range(0, threads * block, block))
+        self._program.give_bases(bases)
+        self._unmapped = (bases[-1] + block + LEAF) & -LEAF
+        return Bearings(places=(self._auxiliary(_ENTRY),), counter_bases=bases)
+
+    def _auxiliary(self, kind: int) -> int:
+        """Return an entry of the program's auxiliary vector. Raises TargetError."""
+        try:
+            with open(f"/proc/{self._program.pid}/auxv", "rb") as file:
+                words = np.frombuffer(file.read(), "<u8").reshape(-1, 2).tolist()
+        except OSError as error:
+            raise TargetError(f"process {self._program.pid}: {error.strerror}") from error
+        return int(dict(words)[kind])
+
+    # Memory.
+
+    def read(self, address: int, size: int) -> bytes:
+        try:
+            return self._program.process.read(address, size)
+        except TargetError as error:
+            raise UnmappedError(error.message) from error
+
+    def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64]:
+        """Search the program's writable memory and the registers of its threads for addresses."""
+        registers = [value for one in self._program.registers() for value in one.values()]
+        pieces = [*self._writable(), memoryview(np.array(registers, np.uint64).tobytes())]
+        return pointers_in(pieces, ranges)
+
+    def _writable(self) -> Iterator[memoryview]:
+        process = self._program.process
+        for mapping in process.mappings():
+            if mapping.rights.startswith("rw-p"):
+                for piece in process.resident(mapping.start, mapping.end):
+                    yield memoryview(piece)
+
+    def move(self, places: Mapping[int, int]) -> None:
+        """Move the program counters of threads; no jump of this instruction set has two parts, so
+        that no word of memory has such an address."""
+        self._program.move(places)
+
+    # Stopping.
+
+    @property
+    def is_over(self) -> bool:
+        return self._program.has_ended
+
+    def stop(self) -> None:
+        if not self.is_over:
+            self._program.stop()
+
+    def resume(self) -> None:
+        """Let the program run, once its command has been started."""
+        if self._started and not self.is_over:
+            self._program.resume()
+
+    def registers(self, cpu: int) -> Mapping[str, int]:
+        """Return no registers: pointers() searches those of all threads."""
+        return {}
+
+    def wait(self, timeout: float) -> MachineEvent | None:
+        if self._told:
+            time.sleep(timeout)
+            return None
+        status = self._program.wait(timeout)
+        if self._program.trouble:
+            raise TargetError(f"{self._program.trouble}: the counts are not right")
+        if status is None:
+            return None
+        self._told = True
+        return CommandEnded(status)
+
+    # Planting.
+
+    def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
+        if self.is_over:
+            return
+        for address, data in writes:
+            self._program.process.write(address, data)
+
+    def map_scratch(
+        self,
+        size: int,
+        near: tuple[int, int],
+        reach: tuple[int, int] | None = None,
+        data: int = 0,
+    ) -> int | None:
+        self._memory = SharedMemory("scratch", size, 1)
+        mapped = size - self._unmapped
+        address = self._free(mapped, near, data)
+        self._map(address, mapped, 0)
+        return address
+
+    def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
+        if virtual < 0 or any(
+            low < virtual + size and virtual < high for low, high in self._taken()
+        ):
+            return False
+        self._map(virtual, size, scratch_offset)
+        return True
+
+    def _map(self, address: int, size: int, offset: int) -> None:
+        """Map a part of scratch into the program. Raises TargetError."""
+        assert self._memory is not None
+        program, path = self._program, f"/proc/{os.getpid()}/fd/{self._memory.fd}".encode() + b"\0"
+        at = program.registers()[0]["rsp"] - _BELOW_STACK & -16
+        there = program.process.read(at, len(path))
+        program.process.write(at, path)
+        file = program.call(_OPEN_AT, _AT_CWD, at, os.O_RDWR)
+        program.process.write(at, there)
+        flags = _SHARED | _FIXED | _NO_RESERVE
+        got = program.call(_MMAP, address, size, _ALL_RIGHTS, flags, file, offset)
+        program.call(_CLOSE, file)
+        if got != address:
+            raise TargetError(f"the program has no room for {size} bytes at {address:#x}")
+
+    def _taken(self) -> list[tuple[int, int]]:
+        """Return the ranges [low, high) that kinst leaves alone, ascending: mappings with a
+        distance to them, and the room of the heap."""
+        with open(f"/proc/{self._program.pid}/stat") as file:
+            heap = int(file.read().rpartition(")")[2].split()[_START_BRK])
+        mappings: list[ProcessMapping] = self._program.process.mappings()
+        every = [(one.start - _APART, one.end + _APART) for one in mappings]
+        # Without address randomisation, the heap begins directly after the program's data.
+        return sorted([*every, (heap, heap + _HEAP), (0, _LOWEST)])
+
+    def _free(self, size: int, near: tuple[int, int], data: int) -> int:
+        """Return the address of free memory whose code reaches the program's code.
+
+        Args:
+            size: bytes of the memory.
+            near: addresses [low, high) of the program's code.
+            data: bytes at the start of the memory that hold no code.
+        """
+        low, high = near
+        lowest, highest = high - _REACH - data, low + _REACH - data - (size - data)
+        places = []
+        taken = self._taken()
+        ends = [(0, 0), *taken, (1 << 47, 1 << 47)]
+        top = 0
+        for start, end in ends:
+            room = (max(top, lowest, _LOWEST), min(start, highest + size))
+            if room[1] - room[0] >= size:
+                # Below the code as high as possible; above it, too: low addresses are for counters.
+                places.append(room[1] - size & -PAGE)
+            top = max(top, end)
+        if not places:
+            raise TargetError(
+                f"the program has no {size >> 20} MB of free addresses within 2 GB of its code"
+            )
+        return min(places, key=lambda at: abs(at - low))
+
+    def scratch_view(self) -> memoryview:
+        assert self._memory is not None
+        return self._memory.view
+
+    # The command.
+
+    def prepare_command(self, command: str) -> int:
+        if command != self._command:
+            raise TargetError(f"the program of {self._command!r} was started", "open it anew")
+        if self._started:
+            raise TargetError("the program has run", "a program runs once: open it anew")
+        return self._program.pid
+
+    def start_command(self) -> None:
+        self._started = True
+
+    def end_command(self) -> None:
+        self._program.close()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._program.close()

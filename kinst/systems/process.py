@@ -1,0 +1,124 @@
+"""The system `process`: user programs, whose instructions kinst counts.
+
+The loader of kinst.systems finds the value SYSTEM by its name.
+
+Tested by tests/systems/test_process.py, tests/machines/process and tests/test_contracts.py.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import KinstError
+from kinst.core.machine import Bearings, Target
+from kinst.core.system import System
+from kinst.core.types import PROGRAM
+from kinst.core.words import MASK
+from kinst.image.debug_info import DebugInfo
+from kinst.image.elf import Elf
+from kinst.image.elf_file import PT_LOAD, PT_NOTE
+from kinst.image.program_elf import program_elf
+from kinst.systems.elf import ElfKernel, ElfKind
+
+_PT_INTERP, _PT_TLS = 3, 7
+_USER_END = 1 << 47  # programs lie below
+# Names of notes that are in programs alone, with their types (0: any): the ABI that a program needs
+# (Linux Standard Base 5.0, "Note Section"), and Go's build id.
+_NOTES = ((b"GNU\0", 1), (b"Go\0\0", 0))
+_NOTE = struct.Struct("<III")
+_PREFIXES = frozenset(b"\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3")
+_GS = 0x65
+
+
+class UserProgram(ElfKernel):
+    """A user program that has been started. Implements System (core/system.py)."""
+
+    module = PROGRAM
+
+    def __init__(self, target: Target, image: DebugInfo, bearings: Bearings) -> None:
+        """Find the program's code in memory, and index its functions.
+
+        Raises KinstError if the machine runs another program, or the file has no functions.
+        """
+        program = program_elf(image.elf)
+        super().__init__(target, image, bearings, program)
+        self._program = program
+        self.facts = replace(
+            self.facts, per_cpu_bases=bearings.counter_bases, cpus=target.cpus, only_counts=True
+        )
+
+    def landings(self) -> npt.NDArray[np.uint64]:
+        slide = np.uint64(self.facts.slide & MASK)
+        found: npt.NDArray[np.uint64] = self._program.code_pointers + slide
+        return found
+
+    def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        return [False] * len(sites)
+
+    def is_fatal(self, address: int) -> bool:
+        return True
+
+    def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
+        """Return no refusals. Raises KinstError if an instruction uses the register gs, by which
+        threads find their counters."""
+        low, text = self._code
+        for address, size in sites:
+            for byte in text[address - low : address - low + size]:
+                if byte not in _PREFIXES:
+                    break
+                if byte == _GS:
+                    function = self.function_at(address)
+                    place = f"{function.name}+{address - function.address}" if function else ""
+                    raise KinstError(
+                        f"the program uses the register gs itself, at {place or hex(address)}",
+                        "kinst needs gs for the counters of each thread",
+                    )
+        return [""] * len(sites)
+
+    @cached_property
+    def _code(self) -> tuple[int, bytes]:
+        """The first address of the program's code, and the code before it was planted."""
+        low, high = self.text
+        return low, self.code(low, high - low)
+
+
+class ProcessKind(ElfKind):
+    """The system of user programs. Implements SystemKind (kinst/systems/__init__.py)."""
+
+    name = "process"
+    fallback = False
+
+    def knows(self, elf: Elf) -> bool:
+        """Return whether an ELF file is a program: it lies in the user's half of addresses, and has
+        a dynamic linker, thread-local variables, or a note that only programs have."""
+        loaded = [s for s in elf.segments if s.kind == PT_LOAD]
+        if not loaded or any(s.address + s.size > _USER_END for s in loaded):
+            return False
+        if any(s.kind in (_PT_INTERP, _PT_TLS) for s in elf.segments):
+            return True
+        notes = (s for s in elf.segments if s.kind == PT_NOTE)
+        return any(_has_note(elf.mapped[s.offset : s.offset + s.file_size]) for s in notes)
+
+    def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
+        return UserProgram(target, image, bearings)
+
+
+def _has_note(notes: bytes) -> bool:
+    """Return whether one of the notes of a segment is one that only programs have."""
+    at = 0
+    while at + _NOTE.size <= len(notes):
+        name_size, size, kind = _NOTE.unpack_from(notes, at)
+        name = notes[at + _NOTE.size : at + _NOTE.size + name_size]
+        if any(name == known and kind in (wanted or kind,) for known, wanted in _NOTES):
+            return True
+        at += _NOTE.size + (name_size + 3 & -4) + (size + 3 & -4)
+    return False
+
+
+SYSTEM = ProcessKind()

@@ -1,0 +1,404 @@
+"""A program that kinst starts and traces with ptrace(2), with all of its threads and the processes
+that it forks.
+
+Only one thread may make all ptrace requests for a process, so each TracedProgram has a thread of
+its own for them. That thread sleeps in waitpid(2). Other threads hand it work; to wake it, they let
+a child process of it end (_Bell).
+
+Each traced thread has a gs base of its own, so that it counts in a block of counters of its own.
+clone(2) copies the gs base of the calling thread; the kernel therefore stops each new thread before
+its first instruction (PTRACE_O_TRACECLONE), and this module gives it a base.
+
+Source: ptrace(2), for the stops and the options.
+
+Tested by tests/wire/test_traced_program.py."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TypeVar
+
+from kinst.core.errors import TargetError
+from kinst.core.words import MASK
+from kinst.wire.other_process import OtherProcess, permitted
+from kinst.wire.ptrace import (
+    CALL_ARGUMENTS,
+    REGISTERS,
+    ptrace_request,
+    read_registers,
+    syscall_instruction,
+    write_registers,
+)
+
+_CONTINUE, _SET_OPTIONS, _SEIZE, _INTERRUPT, _LISTEN = 7, 0x4200, 0x4206, 0x4207, 0x4208
+_TO_CALL = 24  # until a system call begins or ends
+_POKE_USER = 6
+_DETACH = 17
+_GS_BASE = 8 * REGISTERS.index("gs_base")  # offset in struct user (sys/user.h)
+# PTRACE_O_*: system calls are told from SIGTRAP; fork, vfork, clone, exec, end of vfork, exit.
+_OPTIONS = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40
+_END_WITH_TRACER = 0x100000
+_VFORK, _EXEC, _VFORK_DONE, _EXIT, _STOP = 2, 4, 5, 6, 128
+_AT_CALL = signal.SIGTRAP | 0x80
+_WALL, _OWN_CHILDREN = 0x4000_0000, 0x2000_0000
+_STOPPING_SIGNALS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_ERRORS = 4095
+_SECONDS = 10.0  # for which kinst waits for threads to stop
+_NOT_STARTED = 127  # exit status of a process that could not execute the program
+
+_Result = TypeVar("_Result")
+
+
+class _Bell:
+    """Child process of the tracing thread, whose end wakes that thread in waitpid(2)."""
+
+    def __init__(self) -> None:
+        inner, self._write = os.pipe()
+        try:
+            self.pid = os.posix_spawn(
+                "/bin/sh", ["sh", "-c", "read line"], {},
+                file_actions=[(os.POSIX_SPAWN_DUP2, inner, 0)],
+            )  # fmt: skip
+        finally:
+            os.close(inner)
+
+    def ring(self) -> None:
+        if self._write >= 0:
+            os.close(self._write)
+            self._write = -1
+
+
+class TracedProgram:
+    """A program that runs under ptrace(2). It is stopped directly after its execve(2), until
+    resume().
+
+    Attributes:
+        pid: process id of the program.
+        process: the program's memory and mappings.
+    """
+
+    def __init__(self, words: Sequence[str], path: str, environment: Mapping[str, str]) -> None:
+        """Start a program, with this process's standard input, output and error output.
+
+        Args:
+            words: the program's name and arguments.
+            path: path of the program's file.
+            environment: the program's environment.
+
+        Raises:
+            TargetError: the program cannot be executed or traced.
+        """
+        self.pid = 0
+        self._bases: Sequence[int] = ()
+        self._free: list[int] = []  # indexes of gs bases that no thread has, the lowest last
+        self._threads = set[int]()
+        self._slots: dict[int, int] = {}  # index of its gs base, by thread
+        self._held: dict[int, int] = {}  # request that lets each stopped thread go on, with signal
+        self._signals: dict[int, int] = {}
+        self._runs = self._has_run = False
+        self._vforked = set[int]()  # threads that wait for a child which shares their memory
+        self._status: int | None = None
+        self._trouble = ""
+        self._ended = threading.Event()
+        self._closing = False
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._bell: _Bell | None = None
+        started: Future[None] = Future()
+        arguments = (words, path, environment, started)
+        self._thread = threading.Thread(target=self._trace, args=arguments, daemon=True)
+        self._thread.start()
+        started.result()
+        self.process = OtherProcess(self.pid)
+
+    # For other threads.
+
+    @property
+    def trouble(self) -> str:
+        """Why the counts are not right; "" if they are."""
+        return self._trouble
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait until the program ends, and return its exit status as a shell reports it; None if it
+        still runs after `seconds`."""
+        return self._status if self._ended.wait(seconds) else None
+
+    def call(self, number: int, *arguments: int) -> int:
+        """Make the stopped program execute a system call, and return the result. Raises TargetError
+        if the call fails."""
+        return self._do(lambda: self._call(number, arguments))
+
+    def registers(self) -> list[dict[str, int]]:
+        """Return the registers of each stopped thread."""
+        return self._do(lambda: [read_registers(tid) for tid in self._held])
+
+    def move(self, places: Mapping[int, int]) -> None:
+        """Let each stopped thread whose program counter is in `places` continue at the address to
+        which `places` maps it."""
+
+        def moved() -> None:
+            for tid in self._held:
+                values = read_registers(tid)
+                if values["rip"] in places:
+                    write_registers(tid, {**values, "rip": places[values["rip"]]})
+
+        self._do(moved)
+
+    def give_bases(self, bases: Sequence[int]) -> None:
+        """Set the values of the gs base that threads get from now on, each thread another one."""
+
+        def give() -> None:
+            self._bases = bases
+            self._free = list(reversed(range(len(bases))))
+            for tid in self._held:
+                self._give_base(tid)
+
+        self._do(give)
+
+    def resume(self) -> None:
+        """Let all threads run."""
+        self._do(self._resume)
+
+    def stop(self) -> None:
+        """Stop all threads. Raises TargetError if one of them does not stop."""
+        self._do(self._stop)
+
+    def close(self) -> None:
+        """Kill the program and the processes that it has started, if it has not ended. Otherwise
+        let those processes run on, untraced. Safe to call twice."""
+        if self._closing:
+            return
+        if not self.has_ended:
+            for tid in {self.pid, *self._threads}:
+                with suppress(ProcessLookupError):
+                    os.kill(tid, signal.SIGKILL)
+            self._ended.wait(_SECONDS)
+        self._closing = True
+        if self._bell is not None:
+            self._bell.ring()
+        self._thread.join(_SECONDS)
+        self.process.close()
+
+    def _do(self, work: Callable[[], _Result]) -> _Result:
+        """Let the tracing thread do some work, and return its result."""
+        done: Future[_Result] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
+
+        self._work.put(run)
+        if self._bell is not None:
+            self._bell.ring()
+        while True:
+            try:
+                return done.result(1.0)
+            except TimeoutError:
+                if not self._thread.is_alive():
+                    raise TargetError(f"process {self.pid} is traced no more") from None
+            except OSError as error:
+                raise TargetError(f"process {self.pid} has ended: {error.strerror}") from error
+
+    # The tracing thread.
+
+    def _trace(
+        self,
+        words: Sequence[str],
+        path: str,
+        environment: Mapping[str, str],
+        started: Future[None],
+    ) -> None:
+        try:
+            self._start(words, path, environment)
+            self._bell = _Bell()
+        except BaseException as error:
+            if self.pid:
+                with suppress(OSError):
+                    os.kill(self.pid, signal.SIGKILL)
+                    os.waitpid(self.pid, _WALL)
+            started.set_exception(error)
+            return
+        started.set_result(None)
+        while not self._closing:
+            if self._bell is not None and not self._work.empty():
+                self._work.get()()
+                continue
+            try:
+                pid, status = os.waitpid(-1, _WALL | _OWN_CHILDREN)
+            except ChildProcessError:
+                return
+            if self._bell is not None and pid == self._bell.pid:
+                self._bell = None if self._closing else _Bell()
+            else:
+                with suppress(ProcessLookupError):  # killed meanwhile: its end is reported
+                    self._handle(pid, status)
+        if self._bell is not None:
+            self._bell.ring()
+        for tid in self._held:
+            with suppress(OSError):
+                ptrace_request(_DETACH, tid)
+
+    def _start(self, words: Sequence[str], path: str, environment: Mapping[str, str]) -> None:
+        self.pid = os.fork()
+        if not self.pid:
+            self._execute(words, path, environment)
+        _, status = os.waitpid(self.pid, os.WUNTRACED)
+        try:
+            ptrace_request(_SEIZE, self.pid, 0, _OPTIONS | _END_WITH_TRACER)
+        except OSError as error:
+            raise TargetError(f"{path} cannot be traced: {error.strerror}", permitted()) from error
+        os.kill(self.pid, signal.SIGCONT)
+        while True:
+            _, status = os.waitpid(self.pid, _WALL)
+            if not os.WIFSTOPPED(status):
+                self.pid = 0
+                raise TargetError(f"{path} cannot be executed")
+            if status >> 16 == _EXEC:
+                break
+            ptrace_request(_CONTINUE, self.pid)
+        # The kernel still sets rax after this stop: go on to the end of the call.
+        ptrace_request(_TO_CALL, self.pid)
+        _, status = os.waitpid(self.pid, _WALL)
+        if not os.WIFSTOPPED(status):
+            number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            self.pid = 0
+            raise TargetError(f"{path} was killed when it started (signal {number})")
+        self._held = {self.pid: _CONTINUE}
+        self._threads = {self.pid}
+
+    def _execute(self, words: Sequence[str], path: str, environment: Mapping[str, str]) -> None:
+        """Become the program, once the parent process traces this process."""
+        try:
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+                signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os.execve(path, list(words), dict(environment))
+        finally:
+            os._exit(_NOT_STARTED)
+
+    def _handle(self, pid: int, status: int) -> None:
+        """Handle what waitpid(2) has reported of a thread, and let the thread go on."""
+        if not os.WIFSTOPPED(status):
+            self._forget(pid)
+            if pid == self.pid:
+                code = os.waitstatus_to_exitcode(status)
+                self._status = code if code >= 0 else 128 - code
+                self._ended.set()
+            return
+        number, event = os.WSTOPSIG(status), status >> 16
+        request = _CONTINUE
+        if pid not in self._threads:
+            self._threads.add(pid)
+            self._give_base(pid)
+        if event == _STOP:
+            request = _LISTEN if number in _STOPPING_SIGNALS else _CONTINUE
+        if event == _VFORK:
+            self._vforked.add(pid)
+        elif event == _VFORK_DONE:
+            self._vforked.discard(pid)
+        elif event == _EXEC:
+            # Another program: its code is not planted.
+            self._forget(pid)
+            ptrace_request(_DETACH, pid)
+            return
+        elif event == _EXIT:
+            self._check_base(pid)
+        if event or number == _AT_CALL:
+            number = 0
+        self._held[pid], self._signals[pid] = request, number
+        if self._runs:
+            self._go_on(pid)
+
+    def _go_on(self, tid: int) -> None:
+        request, number = self._held.pop(tid), self._signals.pop(tid, 0)
+        with suppress(ProcessLookupError):
+            ptrace_request(request, tid, 0, number)
+
+    def _forget(self, tid: int) -> None:
+        self._threads.discard(tid)
+        slot = self._slots.pop(tid, -1)
+        if slot >= 0:
+            self._free.append(slot)
+        self._held.pop(tid, None)
+        self._vforked.discard(tid)
+
+    def _give_base(self, tid: int) -> None:
+        """Set the gs base of a stopped thread that is new."""
+        if not self._bases:
+            return
+        if not self._free:
+            self._trouble = f"the program has more than {len(self._bases)} threads at once"
+            return
+        slot = self._slots[tid] = self._free.pop()
+        ptrace_request(_POKE_USER, tid, _GS_BASE, self._bases[slot])
+
+    def _check_base(self, tid: int) -> None:
+        """Note it if a thread that ends has another gs base than it was given."""
+        slot = self._slots.get(tid, -1)
+        if slot >= 0 and read_registers(tid)["gs_base"] != self._bases[slot]:
+            self._trouble = "the program uses the register gs itself"
+
+    def _resume(self) -> None:
+        if not self._has_run:  # from now on, the program outlives kinst
+            ptrace_request(_SET_OPTIONS, self.pid, 0, _OPTIONS)
+            self._has_run = True
+        self._runs = True
+        for tid in list(self._held):
+            self._go_on(tid)
+
+    def _stop(self) -> None:
+        if not self._runs or self.has_ended:
+            return
+        self._runs = False
+        deadline = time.monotonic() + _SECONDS
+        for tid in self._threads:
+            with suppress(OSError):
+                ptrace_request(_INTERRUPT, tid)
+        while self._threads - {*self._held} - self._vforked and not self.has_ended:
+            try:
+                pid, status = os.waitpid(-1, _WALL | _OWN_CHILDREN | os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                if time.monotonic() > deadline:
+                    self._resume()
+                    raise TargetError(f"a thread of process {self.pid} does not stop")
+                time.sleep(0.0005)
+            elif self._bell is not None and pid == self._bell.pid:
+                self._bell = _Bell()
+            else:
+                with suppress(ProcessLookupError):
+                    self._handle(pid, status)
+
+    def _call(self, number: int, arguments: Sequence[int]) -> int:
+        pid = self.pid
+        code = syscall_instruction(self.process)
+        if code is None:
+            raise TargetError(f"process {pid} has no vdso", "kinst needs one to start a program")
+        before = read_registers(pid)
+        values = dict(zip(CALL_ARGUMENTS, arguments, strict=False))
+        write_registers(pid, {**before, **values, "rip": code, "rax": number, "orig_rax": MASK})
+        for _ in ("the call begins", "the call ends"):
+            ptrace_request(_TO_CALL, pid)
+            _, status = os.waitpid(pid, _WALL)
+            if not os.WIFSTOPPED(status):
+                raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+        result = read_registers(pid)["rax"]
+        write_registers(pid, before)
+        if result > MASK - _ERRORS:
+            why = os.strerror(-(result - (1 << 64)))
+            raise TargetError(f"process {pid} cannot make a system call for kinst: {why}")
+        return result
