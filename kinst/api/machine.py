@@ -202,6 +202,12 @@ class Machine:
         """Release of the machine's kernel; "" before the machine has started."""
         return self._started.machine.facts.release if self._started is not None else ""
 
+    @property
+    def only_counts(self) -> bool:
+        """Whether clauses can only count by constants, as in a user program; False before the
+        machine has started."""
+        return self._started is not None and self._started.machine.facts.only_counts
+
     def start(self, program: Program | None = None) -> None:
         """Boot the machine or connect to it, unless that has been done.
 

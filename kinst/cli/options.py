@@ -46,6 +46,7 @@ COMMANDS = """\
 kinst annotate F   source and instructions of a function with their counts; kinst annotate --help
 kinst flow F       one call of a function, with all that is called in it; kinst flow --help
 kinst flame ...    a flame graph of stacks; kinst flame --help
+kinst count ...    how often each instruction of a user program runs; kinst count --help
 kinst cover ...    coverage of the kernel's code, as LCOV's format; kinst cover --help
 kinst diff A B     what differs between two results of --json; kinst diff --help
 kinst top ...      an aggregation as a live table; kinst top --help
@@ -275,7 +276,7 @@ class _Words:
         if any(option is kind.option for kind in machine_kinds()):
             self._machines[name] = text
             return
-        if name == "-p" and "process" in self._values:
+        if name == "-p" and option.field in self._values:
             raise UsageError("-p: one process at a time", "$target is one process")
         if name == "-x":
             return self._set(text)

@@ -146,7 +146,7 @@ def find_files(
         request.kind.check()
     folders = tuple(Path(name) for name in options.debug_folders)
     if not request.kind.abilities.boots:
-        if "kernel" in request.kind.takes:
+        if "kernel" in request.kind.takes or options.kernel:
             return Files(Path(options.debug or options.kernel), folders=folders)
         host = host_kernel.files()
         debug = Path(options.debug) if options.debug else host_kernel.vmlinux(host, progress)

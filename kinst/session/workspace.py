@@ -19,7 +19,7 @@ from kinst.patch.plan import ways_back
 from kinst.session.counters import CounterBlocks
 from kinst.session.kernel import RunningKernel
 from kinst.session.scratch import ScratchPool, data_reserved, pool_size
-from kinst.session.sizes import code_borrowed
+from kinst.session.sizes import code_borrowed, counters_room
 from kinst.session.values import (
     Counters,
     EnabledProgram,
@@ -168,7 +168,9 @@ class Workspace:
         if not self._for_any:
             return ScratchPool(machine, size, 0, data)
         data = max(data, ROOM_FOR_DATA)
-        return ScratchPool(machine, max(size, self._set_aside), data, data)
+        # The machine was started before it was known how many threads may count.
+        counters = machine.counters_room - counters_room(machine.cpus)
+        return ScratchPool(machine, max(size, self._set_aside + counters), data, data)
 
     def _pool_of_batches(self, data: int, most: int) -> ScratchPool:
         """Map scratch for a program that is traced in batches, as much as is free near the kernel.

@@ -88,7 +88,7 @@ class UserProgram(ElfKernel):
         return low, self.code(low, high - low)
 
 
-class ProcessKind(ElfKind):
+class UserProgramKind(ElfKind):
     """The system of user programs. Implements SystemKind (kinst/systems/__init__.py)."""
 
     name = "process"
@@ -121,4 +121,4 @@ def _has_note(notes: bytes) -> bool:
     return False
 
 
-SYSTEM = ProcessKind()
+SYSTEM = UserProgramKind()

@@ -73,7 +73,9 @@ def clause(where: str, predicate: str, action: str) -> str:
     return f"{where}\n" + (f"/{predicate}/\n" if predicate else "") + f"{{ {action} }}"
 
 
-def plan_counting(codes: Iterable[FunctionCode], condition: str = "") -> CountingPlan:
+def plan_counting(
+    codes: Iterable[FunctionCode], condition: str = "", *, asks: bool = True
+) -> CountingPlan:
     """Return a plan to count functions so that the counts of all their edges can be computed, as
     far as possible.
 
@@ -83,11 +85,12 @@ def plan_counting(codes: Iterable[FunctionCode], condition: str = "") -> Countin
     Args:
         codes: functions.
         condition: a D predicate; only hits for which it is true are counted.
+        asks: whether to count which way control goes where the counts of instructions do not say
+            that. Where instructions can only be counted, such edges stay unknown.
     """
     all_codes = tuple(codes)
-    return CountingPlan(
-        all_codes, tuple(tuple(questions(code, _refused(code))) for code in all_codes), condition
-    )
+    asked = (tuple(questions(code, _refused(code))) if asks else () for code in all_codes)
+    return CountingPlan(all_codes, tuple(asked), condition)
 
 
 def _refused(code: FunctionCode) -> Collection[int]:

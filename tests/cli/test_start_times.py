@@ -22,6 +22,7 @@ HEAVY = (
 WRONG = {
     "annotate": ["-c", "ls"],
     "cache": ["--nosuch"],
+    "count": ["-n", "BEGIN"],
     "cover": ["-c", "ls"],
     "diff": ["a"],
     "flame": ["a", "b"],

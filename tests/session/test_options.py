@@ -120,7 +120,7 @@ def test_the_library_and_the_command_refuse_the_same(
     [
         (["--live", "--cpus", "2"], "--cpus is an option of --vm, not of --live"),
         (["--gdb", ":1", "--kernel", "/k", "-c", "ls"],
-         "-c is an option of --vm and --live, not of --gdb"),
+         "-c is an option of --vm and --live and --process, not of --gdb"),
         (["--live", "--kernel", "/k"],
          "--kernel /k is an option of --vm and --attach and --gdb, not of --live"),
         (["--live", "--shell"], "--shell is an option of --vm, not of --live"),

@@ -15,7 +15,7 @@ from kinst.core.errors import KinstError, ScratchUsedUpError
 from kinst.core.layout import LEAF, STATE_CLOSED
 from kinst.core.machine import Target
 from kinst.core.probe import Function, Probe, ProbeName, Site
-from kinst.core.system import System
+from kinst.core.system import Facts, System
 from kinst.core.words import PAGE
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.vocabulary.d_options import Options
@@ -169,7 +169,7 @@ def test_what_an_ended_trace_left_in_scratch_stays() -> None:
     compiled = Compiled((), (tree,), program, SMALL, PlantRules(), 1 << 16)
     probes = (enabled(5, (0,)),)
     whole = EnabledProgram(compiled, probes, probes)
-    system = SimpleNamespace(facts=SimpleNamespace(cpus=1), modules=tuple)
+    system = SimpleNamespace(facts=Facts(), modules=tuple)
     isa, unused = cast(Any, SimpleNamespace(no_trampolines="")), cast(Any, None)
     machine = StartedMachine(
         isa, cast(Target, target), cast(System, system), unused, (0, 0), unused

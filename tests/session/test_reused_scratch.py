@@ -17,7 +17,7 @@ from kinst.core.layout import LEAF, STATE_SEQUENCE
 from kinst.core.machine import Target
 from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.core.return_addresses import EndedCode, unused
-from kinst.core.system import System
+from kinst.core.system import Facts, System
 from kinst.core.words import PAGE
 from kinst.dlang.api import compile_text
 from kinst.dlang.vocabulary.d_options import Options
@@ -94,7 +94,7 @@ PLANTS = SimpleNamespace(no_trampolines="")  # an ISA with code for scratch
 
 def started(machine: Machine, *, isa: object = PLANTS, cpus: int = 1) -> StartedMachine:
     """A machine that has started, as far as its scratch needs it."""
-    system = SimpleNamespace(facts=SimpleNamespace(cpus=cpus), modules=tuple)
+    system = SimpleNamespace(facts=Facts(cpus=cpus), modules=tuple)
     unused = cast(Any, None)
     return StartedMachine(
         cast(Isa, isa), cast(Target, machine), cast(System, system), unused, (0, 0), unused

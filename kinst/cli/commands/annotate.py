@@ -39,6 +39,7 @@ else:
     measuring = LaterModule("kinst.views.measuring")
 
 ORDERS = ("address", "source")
+_ROOT = "/"  # of the paths of a user program's source files
 OPTIONS = (
     Option("-o", "FILE", "write there; a terminal gets colours and a pager ($KINST_PAGER, $PAGER)"),
     Option("--html", "FILE", "a page for a browser: source, instructions and the flow graph; one"
@@ -95,7 +96,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         names = names or counting.counted_functions(saved.aggregations)
     with outcome.open_machine(replace(request, arguments=())) as machine:
         codes = machine.code(*names)
-        plan = counting.plan_counting(codes, own.get("--if", ""))
+        plan = counting.plan_counting(codes, own.get("--if", ""), asks=not machine.only_counts)
         measured = measuring.MeasuringPlan(plan.codes, own.get("--by", ""), plan.condition)
         text = plan.program + measured.program
         if request.show_program:
@@ -111,9 +112,9 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
             aggregations, status = outcome.finished(
                 trace, request, interrupts, partial(write, out)
             )  # fmt: skip
-        release = machine.release
+        release, folder = machine.release, own.get("--source", _ROOT * machine.only_counts)
     flows = counting.counted(plan, aggregations, left_out)
-    source = sources.source_files(own.get("--source", ""), release, annotation.files_of(codes))
+    source = sources.source_files(folder, release, annotation.files_of(codes))
     if not annotation.fits(source.lines, codes):
         source = sources.SourceFiles(
             {}, f"the source text is of another kernel than {release}, and is left out"

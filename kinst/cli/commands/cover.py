@@ -30,6 +30,7 @@ else:
     coverage_text = LaterModule("kinst.views.coverage_text")
     drcov, lcov = LaterModule("kinst.views.drcov"), LaterModule("kinst.views.lcov")
 
+_ROOT = "/"  # of the paths of a user program's source files
 OPTIONS = (
     Option("--html", "FILE", "a page for a browser: files, and their source with how often each"
            " line ran"),
@@ -83,7 +84,8 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     api.find_source(own.get("--source", ""), "")
     with outcome.open_machine(replace(request, arguments=(), zero=True)) as machine:
         functions = machine.functions(*patterns)
-        plan = counting.plan_counting(machine.graphs(functions), own.get("--if", ""))
+        graphs, asks = machine.graphs(functions), not machine.only_counts
+        plan = counting.plan_counting(graphs, own.get("--if", ""), asks=asks)
         if request.show_program:
             write(sys.stdout, plan.program)
             return 0
@@ -98,17 +100,16 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         reached = coverage.cover(functions, sites, counts, zip(plan.codes, flows, strict=True))
         if "--drcov" in own:
             _put_drcov(machine, trace, counts, own["--drcov"])
-        release = machine.release
+        release, source = machine.release, own.get("--source", _ROOT * machine.only_counts)
     if not any(name == "quiet" for name, _ in request.settings):
         write(sys.stdout, coverage_text.summary(reached))
-    source = own.get("--source", "")
     if "--html" in own:
         found = sources.source_files(source, release, list(reached.files))
         if found.missing:
             say(f"kinst: {found.missing}")
         title = request.command or " ".join(patterns)
         page = coverage_html.coverage_html(
-            reached, found.lines, title, [f"Linux {release}"], found.missing
+            reached, found.lines, title, [f"Linux {release}"] if release else [], found.missing
         )  # fmt: skip
         outcome.put(page, own["--html"])
     text = lcov.lcov_text(reached, source if Path(source).is_dir() else "")

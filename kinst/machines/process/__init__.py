@@ -30,12 +30,10 @@ class ProcessKind(MachineKind):
         "--process", "", "trace the program that the command of -c executes, in place of a kernel:"
         " its instructions can be counted", "kind",
     )  # fmt: skip
-    takes = frozenset(("command", "kernel"))
+    takes = frozenset(("command",))
     rules = (
         Rule(("kind",), "{machine} needs a program", "-c 'PROGRAM ARGUMENTS'",
              without=("command",)),
-        Rule(("kernel",), "{machine} traces the program of -c, and no kernel",
-             "leave out {kernel}"),
     )  # fmt: skip
 
     @property
