@@ -138,16 +138,28 @@ class StaticKeys:
         except OverflowError:  # the site has no room for a jump so far
             return b""
 
+    @cached_property
+    def _owner(self) -> int | None:
+        """The address of a word that is 0 while no change of a key is half done; None if that
+        cannot be told."""
+        if not (self._kernel.has(_LOCK) and self._kernel.has("__start___jump_table")):
+            return None
+        # In kernels with PREEMPT_RT a mutex is a struct rt_mutex_base.
+        member = next((m for m in ("owner", "rtmutex.owner") if self._btf.has("mutex", m)), "")
+        return self._kernel.symbol(_LOCK) + self._btf.offset("mutex", member) if member else None
+
     @property
     def known(self) -> bool:
-        """Whether it can be told that no change of a key is half done."""
-        return self._kernel.has(_LOCK) and self._btf.has("mutex", "owner")
+        """Whether keys can be turned on and off."""
+        return self._owner is not None
 
     def switched(self, keys: Collection[int], *, on: bool) -> list[tuple[int, bytes]] | None:
         """See Tracepoints.switched() of kinst/core/system.py."""
         if not keys:
             return []
-        if self._kernel.number(self._kernel.symbol(_LOCK) + self._btf.offset("mutex", "owner")):
+        if self._owner is None:
+            raise KinstError("kinst cannot tell whether the kernel changes its static keys")
+        if self._kernel.number(self._owner):
             return None
         writes = self._turn_on if on else self._turn_off
         return [write for key in sorted(keys) for write in writes(key)]
