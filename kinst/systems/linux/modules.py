@@ -56,6 +56,8 @@ class Module:
         label_targets: branch targets of static keys.
         jump_table: address and bytes of its jump table.
         call_table: address and bytes of its table of static calls.
+        tracepoint_table: address of its list of tracepoints, and their number.
+        event_table: address of its list of trace events, and their number.
     """
 
     name: str
@@ -72,6 +74,8 @@ class Module:
     label_targets: U64
     jump_table: tuple[int, bytes] = (0, b"")
     call_table: tuple[int, bytes] = (0, b"")
+    tracepoint_table: tuple[int, int] = (0, 0)
+    event_table: tuple[int, int] = (0, 0)
 
     def holds(self, address: int) -> bool:
         return self.text[0] <= address < self.text[1]
@@ -109,6 +113,15 @@ class _ModuleStruct:
         if number > MAX_TABLE:
             raise KinstError(f"a loaded module says that its {pointer} has {number} entries")
         return start, self._kernel.read(start, number * entry) if number and start else b""
+
+    def counted(self, pointer: str, count: str) -> tuple[int, int]:
+        """Return the address of a list and the number of its entries; (0, 0) if there is none."""
+        if not self.has(pointer):
+            return 0, 0
+        number = self.number(count, 4)
+        if number > MAX_TABLE:
+            raise KinstError(f"a loaded module says that its {pointer} has {number} entries")
+        return self.number(pointer), number
 
     def relative(self, pointer: str, count: str, entry: int, offset: int = 0) -> U64:
         """Read a table of the module that stores addresses as 32-bit distances, and return these
@@ -232,6 +245,8 @@ class LinuxModules:
             reader.relative("jump_entries", "num_jump_entries", 16, 4),
             reader.table("jump_entries", "num_jump_entries", 16),
             reader.table("static_call_sites", "num_static_call_sites", 8),
+            reader.counted("tracepoints_ptrs", "num_tracepoints"),
+            reader.counted("trace_events", "num_trace_events"),
         )
 
     def _text(self, reader: _ModuleStruct) -> tuple[int, int]:

@@ -42,15 +42,13 @@ U64 = npt.NDArray[np.uint64]
 
 _POINT = "__tracepoint_"
 _CALLED = "__traceiter_"
-# The key of its static call, and the trampoline, which only kernels with static calls have.
-_STATIC_CALL_KEY, _STATIC_CALL = "__SCK__tp_func_", "__SCT__tp_func_"
 _CALL_FLAGS = 3  # lowest bits of the key in a struct static_call_site
 _TOGETHER = 1 << 16  # bytes between structures that are read at once
-_WORD = 8
+_WORD, _DISTANCE = 8, 4  # bytes
 
 
 class LinuxTracepoints:
-    """The tracepoints of the kernel proper."""
+    """The tracepoints of a running kernel and of its modules."""
 
     def __init__(
         self,
@@ -75,6 +73,25 @@ class LinuxTracepoints:
     @cached_property
     def _addresses(self) -> dict[str, int]:
         """The running address of each struct tracepoint, by name."""
+        btf, kernel = self._btf, self._kernel
+        own = self._of_kernel
+        low, high = (kernel.elf.address(f"__{end}___tracepoints_ptrs") for end in ("start", "stop"))
+        if low is None or high is None or not own:
+            return own
+        size = (high - low) // len(own)  # bytes of an entry: a distance, or an address
+        found = dict(own)
+        for module in self._modules.all:
+            start, count = module.tracepoint_table
+            for at in range(start, start + count * size, size):
+                place = kernel.number(at, size)
+                if size == _DISTANCE:
+                    place = at + (place ^ 1 << 31) - (1 << 31) & MASK
+                name = kernel.text(kernel.number(place + btf.offset("tracepoint", "name")), 128)
+                found.setdefault(name, place)
+        return found
+
+    @cached_property
+    def _of_kernel(self) -> dict[str, int]:
         symbols, slide = self._kernel.elf.symbols, self._kernel.slide
         every = np.arange(len(symbols))
         at = every[symbols.begin_with(every, (_POINT,))]
@@ -100,7 +117,10 @@ class LinuxTracepoints:
         if low is None or high is None or not btf.has("trace_event_call", "tp"):
             return {}
         slide = np.uint64(kernel.slide & MASK)
-        events = pointers(elf, low, elf.read(low, high - low)) + slide
+        parts = [pointers(elf, low, elf.read(low, high - low)) + slide]
+        for at, count in (module.event_table for module in self._modules.all):
+            parts.append(np.frombuffer(kernel.read(at, count * _WORD) if count else b"", "<u8"))
+        events = np.concatenate(parts)
         classes = self._words(events, btf.offset("trace_event_call", "class"))
         points = self._words(events, btf.offset("trace_event_call", "tp"))
         known = [k for k, at in enumerate(points.tolist()) if at in self._places]
@@ -137,9 +157,9 @@ class LinuxTracepoints:
         key = at + self._btf.offset("tracepoint", "key")
         if not self._keys.sites(key):
             raise KinstError(f"the tracepoint {name} is nowhere in this kernel's code")
-        static = self._kernel.elf.address(_STATIC_CALL_KEY + name)
-        if static is None or not self._kernel.has(_STATIC_CALL + name):
+        if not self._kernel.number(at + self._btf.offset("tracepoint", "static_call_tramp")):
             return [self._at_call(name, key)]
+        static = self._kernel.number(at + self._btf.offset("tracepoint", "static_call_key"))
         guard, count = at + self._btf.offset("tracepoint", "funcs"), self._count(name)
         calls = [call for call in self._calls(static) if not self._is_boot_code(call)]
         return [self._before(name, call, guard, count, key) for call in calls]
@@ -188,9 +208,9 @@ class LinuxTracepoints:
         return np.concatenate([c for c, _ in parts]), np.concatenate([k for _, k in parts])
 
     def _calls(self, static: int) -> list[int]:
-        """Return the addresses of the static calls with a key, given as linked."""
+        """Return the addresses of the static calls with a key."""
         code, keys = self._static_calls
-        found: list[int] = code[keys == np.uint64(static + self._kernel.slide & MASK)].tolist()
+        found: list[int] = code[keys == np.uint64(static)].tolist()
         return found
 
     def _is_boot_code(self, address: int) -> bool:

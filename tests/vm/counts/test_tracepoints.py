@@ -142,7 +142,7 @@ def test_firings_are_the_guests_own(isa: str, tmp_path: Path) -> None:
     scripts = [
         guest_script(tmp_path, "rounds", script(events)), guest_script(tmp_path, "work", WORK),
     ]  # fmt: skip
-    options = ("--cpus", "1", "-q", "-x", "bufsize=16m")
+    options = ("--cpus", "1", "-v", "-x", "quiet", "-x", "bufsize=16m")
     done = kinst(
         f"--vm={isa}", *options, "-n", program(events), "-c", "rounds", copy=scripts
     ).good()
@@ -163,13 +163,15 @@ def test_the_guests_own_events_are_as_before_after_a_trace(tmp_path: Path) -> No
     with library.boot(cpus=1, copies=[
         guest_script(tmp_path, "rounds", again), guest_script(tmp_path, "work", WORK),
     ]) as machine:  # fmt: skip
-        for text in (program(events), "BEGIN { }", program(events), "BEGIN { }"):
+        counted = []
+        for text in ("BEGIN { }", program(events), "BEGIN { }", program(events), "BEGIN { }"):
             done = machine.run(text, command="rounds", options={"quiet": True})
             guest = done.output.decode()
             theirs = of_guest(guest, events)
-            execs = sum(one[0] == "sched_process_exec" for some in theirs.values() for one in some)
-            assert execs == ROUNDS * 10, execs
+            names = (one[0] for some in theirs.values() for one in some)
+            counted.append(sum(name == "sched_process_exec" for name in names))
             assert not warnings(guest)
+        assert len(set(counted)) == 1 and counted[0] >= 2 * ROUNDS, counted
 
 
 def test_the_list_has_the_kernels_events(tmp_path: Path) -> None:
