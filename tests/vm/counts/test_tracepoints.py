@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -191,3 +191,29 @@ def test_the_list_has_the_kernels_events(tmp_path: Path) -> None:
 def test_what_fires_only_after_a_function_is_refused() -> None:
     done = kinst("-n", "sdt:raw_syscalls::sys_enter { @ = count(); }", "-c", "true")
     assert done.status == 1 and "fires only after the kernel has run syscall_regfunc()" in done.err
+
+
+SENT = 50
+
+
+def test_tracepoints_of_a_module(tmp_path: Path, guest_program: Callable[[str], Path]) -> None:
+    """Packets that a module sends, by its own event and by kinst; a packet of data has one byte."""
+    event = "events/vsock/virtio_transport_alloc_pkt/enable"
+    text = f"""
+mount -t tracefs none /sys/kernel/tracing; cd /sys/kernel/tracing
+dmesg -c > /dev/null
+vsock {SENT}; echo 1 > {event}; vsock {SENT}; echo 0 > {event}; vsock {SENT}
+cat trace | grep virtio_transport_alloc_pkt
+dmesg -r | tail -50
+"""
+    done = kinst(
+        "-v", "-x", "quiet", "--module", "vsock_loopback", "-n",
+        'sdt:vsock::virtio_transport_alloc_pkt { @[args[4]] = count(); }', "-n",
+        'END { printa("length %d count %@d\\n", @); }', "-c", "packets",
+        copy=[guest_script(tmp_path, "packets", text), guest_program("vsock")],
+    ).good()  # fmt: skip
+    mine = {int(a): int(b) for a, b in re.findall(r"length (\d+) count (\d+)", done.out)}
+    theirs = Counter(map(int, re.findall(r"alloc_pkt: .* len=(\d+)", done.guest)))
+    assert mine == {length: 3 * count for length, count in theirs.items()}, done.guest
+    assert mine[1] == 3 * SENT
+    assert "kernel text is as before" in done.err and not warnings(done.guest), done.guest
