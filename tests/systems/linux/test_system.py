@@ -20,6 +20,7 @@ from kinst.core.errors import KinstError
 from kinst.core.system import Access, Clock, Facts
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf, open_elf
+from kinst.isa import load
 from kinst.kernels.fetch import Prepared
 from kinst.systems.linux.amd64 import LINUX
 from kinst.systems.linux.ftrace import USED as FTRACE_USED
@@ -37,6 +38,9 @@ def vmlinux(prepared: Prepared) -> Elf:
     return open_elf(prepared.debug, 62)
 
 
+ISA = load("amd64")
+
+
 class Attached:
     def __init__(self, guest: Guest, vmlinux: Elf, cache: Path) -> None:
         self.guest = guest
@@ -44,7 +48,7 @@ class Attached:
         self.text = self.symbols["_text"]
         guest.map_kernel(self.text, self.symbols["init_top_pgt"])
         self.cache = cache
-        self.linux: Linux = attach(guest, DebugInfo(vmlinux), self.text, LINUX, cache=cache)
+        self.linux: Linux = attach(guest, DebugInfo(vmlinux), self.text, LINUX, ISA, cache=cache)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +108,7 @@ def test_page_tables(running: Attached) -> None:
 
 def test_attach_again(running: Attached, prepared: Prepared) -> None:
     linux = attach(
-        running.guest, DebugInfo(prepared.debug), running.text, LINUX, cache=running.cache
+        running.guest, DebugInfo(prepared.debug), running.text, LINUX, ISA, cache=running.cache
     )
     (function,) = linux.lookup("vfs_read")
     assert linux.site_refusal(function.address, 5) == "" and linux.frame_rule(function.address)
@@ -124,13 +128,17 @@ def test_other_kernel_is_named(running: Attached, vmlinux: Elf) -> None:
     old = bytes.fromhex(vmlinux.build_id)
     with pytest.raises(KinstError) as caught:
         attach(
-            Altered(running.guest, old, bytes(19) + b"\7"), DebugInfo(vmlinux), running.text, LINUX
+            Altered(running.guest, old, bytes(19) + b"\7"),
+            DebugInfo(vmlinux),
+            running.text,
+            LINUX,
+            ISA,
         )
     message = str(caught.value)
     assert vmlinux.build_id in message and bytes(19).hex() + "07" in message
     assert message.count(running.linux.facts.release) == 2
     # If its text was not found at its start, its version line leads to it.
-    found = attach(running.guest, DebugInfo(vmlinux), running.text + (2 << 20), LINUX)
+    found = attach(running.guest, DebugInfo(vmlinux), running.text + (2 << 20), LINUX, ISA)
     assert found.facts.slide == running.linux.facts.slide
     with pytest.raises(KinstError, match="does not know Linux on vax"):
         facts_of("vax")
@@ -208,7 +216,7 @@ def steady_clock(running: Attached, vmlinux: Elf) -> Clock:
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         clock = attach(
-            running.guest, DebugInfo(vmlinux), running.text, LINUX, cache=running.cache
+            running.guest, DebugInfo(vmlinux), running.text, LINUX, ISA, cache=running.cache
         ).facts.clock
         assert clock is not None
         if last and abs(converted(last, clock.base_cycles) - clock.base_ns) < 2_000_000:
@@ -275,7 +283,13 @@ def instructions(running: Attached, step: int) -> Iterator[tuple[int, int]]:
 
 def test_nearly_everything_can_be_planted(running: Attached, vmlinux: Elf) -> None:
     linux = attach(
-        running.guest, DebugInfo(vmlinux), running.text, LINUX, cache=running.cache, hook_bugs=True
+        running.guest,
+        DebugInfo(vmlinux),
+        running.text,
+        LINUX,
+        ISA,
+        cache=running.cache,
+        hook_bugs=True,
     )
     sites = list(instructions(running, 9))
     assert len(sites) > 200_000

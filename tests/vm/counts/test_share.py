@@ -33,7 +33,7 @@ def test_share_of_instructions_that_can_be_planted(
     try:
         vm = booted.vm
         elf, arch = open_elf(guest.kernel.debug), facts_of(guest.isa)
-        linux = attach(vm, DebugInfo(elf), vm.find_text(), arch, hook_bugs=True)
+        linux = attach(vm, DebugInfo(elf), vm.find_text(), arch, isa, hook_bugs=True)
         vm.set_tables(linux.page_tables)
         scratch = vm.map_scratch(2 << 20, linux.text)
         assert scratch is not None
