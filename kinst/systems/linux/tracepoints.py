@@ -3,11 +3,13 @@
 trace_NAME() is an inline function.  At its place is a nop of the static key in struct tracepoint;
 while the key is on, a jump leads to code out of the way that calls the tracepoint's functions with
 its arguments.  In kernels without static calls that is a call of __traceiter_NAME(data, ...), which
-goes through the list of functions, empty or not: kinst plants its entry.  In kernels with static
-calls the code first loads the list, skips everything if it is null, and otherwise passes the
-arguments to __traceiter_NAME() or to the only function of the list: kinst plants that load, and the
-instructions from there to the call tell where the arguments are (Isa.guarded_call()).  The table of
-static calls names every such call.
+goes through the list of functions, empty or not: kinst plants its entry.  (Where the compiler has
+made that function's code a part of the caller, kinst refuses the tracepoint.)
+
+In kernels with static calls the code first loads the list, skips everything if it is null, and
+otherwise passes the arguments to __traceiter_NAME() or to the only function of the list: kinst
+plants that load, and the instructions from there to the call tell where the arguments are
+(Isa.guarded_call()).  The table of static calls names every such call.
 
 kinst turns the key on by itself (static_keys.py), so the list is not its concern: an empty list
 is what the kernel meets whenever a tracer comes or goes.
@@ -44,7 +46,8 @@ _POINT = "__tracepoint_"
 _CALLED = "__traceiter_"
 _CALL_FLAGS = 3  # lowest bits of the key in a struct static_call_site
 _TOGETHER = 1 << 16  # bytes between structures that are read at once
-_WORD, _DISTANCE = 8, 4  # bytes
+_WORD, _DISTANCE, _LONGEST = 8, 4, 8  # bytes
+_FURTHEST = 100  # instructions from a static key's jump to the call behind it
 
 
 class LinuxTracepoints:
@@ -182,17 +185,46 @@ class LinuxTracepoints:
         return f"fires only after the kernel has run {own}"
 
     def _at_call(self, name: str, key: int) -> TracepointSite:
-        """Return the site of a tracepoint whose arguments always reach __traceiter_NAME()."""
+        """Return the site of a tracepoint whose arguments always reach __traceiter_NAME().
+
+        In the file with the tracepoint's definition the compiler may have put that function's code
+        at the place of the call; such tracepoints are refused."""
         functions = self._lookup(_CALLED + name)
         if len(functions) != 1:
             raise KinstError(f"the tracepoint {name} calls a function that kinst cannot find")
+        function = functions[0]
+        for site in self._keys.sites(key):
+            if not self._calls_from(site.target, function.address):
+                there = self._function_at(site.address)
+                where = f"in {there.name}()" if there else f"at {site.address:#x}"
+                raise KinstError(
+                    f"the tracepoint {name} does not call {function.name}() {where}: kinst does not"
+                    f" know another way on {self._isa.name}"
+                )
         registers = [Argument(ARGUMENT_SLOT, slot) for slot in self._isa.argument_slots[1:]]
         others = (
             Argument(ARGUMENT_STACK, self._isa.stack_arguments + _WORD * k)
             for k in range(ARGUMENTS - len(registers))
         )
-        function = functions[0]
         return TracepointSite(function, b"", function.address, (*registers, *others), key)
+
+    def _calls_from(self, start: int, function: int) -> bool:
+        """Return whether the code at an address leads to a direct call of a function if no
+        conditional branch is taken."""
+        at, before = start, None
+        for _ in range(_FURTHEST):
+            one = next(iter(self._isa.decode(self._kernel.read(at, _LONGEST), at)), None)
+            if one is None:
+                return False
+            pair = self._isa.pair_flow(before, one) if before is not None else None
+            flow = pair or self._isa.flow(one.code, at)
+            if flow.kind in ("call", "jump") and flow.target == function:
+                return True
+            if flow.kind in ("return", "indirect", "trap"):
+                return False
+            jumps = flow.kind == "jump" and flow.target is not None
+            at, before = (flow.target or 0, None) if jumps else (one.end, one)
+        return False
 
     @cached_property
     def _static_calls(self) -> tuple[U64, U64]:

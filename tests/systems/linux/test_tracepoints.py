@@ -66,10 +66,15 @@ def test_without_static_calls_the_site_is_the_function_that_all_calls_reach(isa:
     kernel = prepared_kernel(isa)
     assert kernel is not None
     file = KernelFile(isa, kernel.debug)
-    (site,) = file.tracepoints.sites("sched_switch")
-    assert site.function.name == "__traceiter_sched_switch" and not site.code
+    (site,) = file.tracepoints.sites("mm_page_alloc")
+    assert site.function.name == "__traceiter_mm_page_alloc" and not site.code
     slots = file.isa.argument_slots[1:]
     assert site.arguments[: len(slots)] == tuple(Argument(ARGUMENT_SLOT, slot) for slot in slots)
+    # Nothing calls this one's function: its code is in __schedule() itself.
+    with pytest.raises(
+        KinstError, match=r"does not call __traceiter_sched_switch\(\) in __schedule"
+    ):
+        file.tracepoints.sites("sched_switch")
 
 
 def test_those_that_need_more_are_refused_with_the_reason(file: KernelFile) -> None:

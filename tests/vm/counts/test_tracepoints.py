@@ -138,7 +138,11 @@ def compared(out: str, guest: str, events: list[str]) -> Counter[str]:
 
 @pytest.mark.parametrize("isa", of_kernels(["amd64", "arm64", "riscv64"]))
 def test_firings_are_the_guests_own(isa: str, tmp_path: Path) -> None:
-    events = list(EVENTS)
+    every = ",".join("sdt:{}::{}".format(*event.split(":")) for event in EVENTS)
+    listed = kinst(f"--vm={isa}", "-Z", "-l", "-n", every).good().out
+    events = [event for event in EVENTS if re.search(rf" {event.split(':')[1]}$", listed, re.M)]
+    # Elsewhere the functions that some tracepoints call are parts of their callers.
+    assert len(events) >= (len(EVENTS) if isa == "amd64" else 4), listed
     scripts = [
         guest_script(tmp_path, "rounds", script(events)), guest_script(tmp_path, "work", WORK),
     ]  # fmt: skip
@@ -148,7 +152,7 @@ def test_firings_are_the_guests_own(isa: str, tmp_path: Path) -> None:
     ).good()
     assert "overrun: 0" in done.guest and not re.search(r"overrun: [1-9]", done.guest)
     counts = compared(done.out, done.guest, events)
-    assert len(counts) >= 10, counts
+    assert len(counts) >= (10 if isa == "amd64" else 4), counts
     assert "kernel text is as before" in done.err and "drop" not in done.err, done.err
     assert not warnings(done.guest), done.guest[-3000:]
     # Firings while the guest had its events off, between and before its rounds.
