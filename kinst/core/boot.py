@@ -92,8 +92,9 @@ class Boot:
         """Return the kernel's whole command line.
 
         Args:
-            end: value of {end} in Boot.line, in bytes.
-            size: value of {size} in Boot.line, in bytes.
+            end: physical address at which the kernel's memory must end; replaces {end} in
+                Boot.line.
+            size: bytes of the kernel's memory; replaces {size} in Boot.line.
             append: what the user adds.
             own: whether to add Boot.own, for an initial RAM disk with kinst's own init.
         """

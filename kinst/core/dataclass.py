@@ -39,16 +39,18 @@ Fields = dict[str, dataclasses.Field[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class _Parameters:
-    """Arguments of the decorator, as dataclasses.dataclass() reads those of a base class."""
+    """Value of __dataclass_params__, from which dataclasses.dataclass() learns whether a base class
+    is frozen.
+    """
 
     frozen: bool
 
 
 class _Cell:
-    """A class, which may not have been created yet, and the fields that it adds to its bases'.
+    """A class, and the fields that it adds to those of its base classes.
 
     Attributes:
-        cls: the class.
+        cls: the class; set when it has been created.
         annotations: type of each of these fields.
         defaults: default values of these fields, or what dataclasses.field() returned for them.
     """
@@ -61,7 +63,9 @@ class _Cell:
 
 
 class _Field(NamedTuple):
-    """A field, as the methods of its class need it; values are as those of dataclasses.Field."""
+    """Facts about a field from which the methods of its class are made. Each has the name and the
+    meaning that it has in dataclasses.Field.
+    """
 
     name: str
     default: Any = dataclasses.MISSING

@@ -194,17 +194,19 @@ class StoppingIsa(ABC):
     def guarded_call(
         self, pieces: Sequence[tuple[int, bytes]], call: int, guard: int, count: int
     ) -> tuple[int, bytes, Sequence[Argument]] | None:
-        """Find the code that loads a pointer and makes a C call only if it is not null.
+        """Find the instruction that loads a pointer, in a function that makes a C call only if this
+        pointer is not null.
 
-        Returns the address and the bytes of the instruction that loads the pointer, and where the
-        call's arguments are there; None if the code from there to the call is not straight, or
-        control may enter it elsewhere.
+        Returns the instruction's address and bytes, and where the arguments of the call are when
+        that instruction is about to run. None if anything but the test for null branches between
+        the instruction and the call, if control may enter between them, or if the arguments are
+        not known.
 
         Args:
-            pieces: (address, code) of each part of the function, all of it.
-            call: address of the call.
-            guard: address of the pointer.
-            count: of arguments.
+            pieces: (address, code) of every part of the function.
+            call: address of the call instruction.
+            guard: address of the memory that holds the pointer.
+            count: number of the call's arguments.
         """
         return None
 
@@ -368,7 +370,8 @@ class PlantingIsa(StoppingIsa):
 
     def stub(self, at: int, counter: int, to: int, free: bool) -> bytes | Refused:
         """Return code for address `at` that adds one to a counter, changes nothing else, and jumps
-        to `to`; or why there is none.
+        to `to`; or why there is none. Such code counts control that enters the middle of a basic
+        block.
 
         Args:
             counter: one of CountBody's offsets.

@@ -1,4 +1,5 @@
-"""Protocols of the traced kernel as providers and planting see it, and of providers.
+"""Protocols of two things: the traced kernel, as providers and planting use it; and providers,
+which find the kernel's probes.
 
 Tested by tests/providers and tests/test_contracts.py."""
 
@@ -142,7 +143,8 @@ class PlantableKernel(Kernel, Protocol):
         ...
 
     def has_sequences(self, function: Function) -> bool:
-        """Whether unsafe() or rerun_prefix() may find something in a function."""
+        """Whether a function may have instructions for which unsafe() or rerun_prefix() return
+        something else than "" or b""."""
         ...
 
     def unsafe(self, function: Function, address: int) -> str:
@@ -212,7 +214,8 @@ class Found:
         arguments: how to find arg0, arg1, ...; () if the probe has no arguments.
         condition: a D expression over regs[] that is true at the site if the probe fires there; ""
             if it always fires.
-        switch: what must be on so that control reaches the site (System.switched()); 0 for none.
+        switch: address of the kernel's switch that must be on so that control reaches the site
+            (Tracepoints.switched()); 0 if control reaches it anyway.
         selection: which of the site's hits belong to the probe, by a number; None if all do.
     """
 

@@ -213,8 +213,8 @@ class MachineConfig:
         scratch: minimum size in bytes of the memory to set aside for scratch.
         image: the file with the kernel's symbols, for messages.
         cache: folder of files that are cached for this host.
-        early_start: what start_early() returned for this configuration, without scratch,
-            virtual_layout and image.
+        early_start: the machine that start_early() has started, when `scratch`, `virtual_layout`
+            and `image` of this configuration were not known yet; None if it has started none.
         terminal: the terminal of the machine's commands, or None.
         command: the command of the trace; "" if there is none, or if it is not known yet.
     """
@@ -277,7 +277,8 @@ class Planter(Protocol):
             hook: address in scratch of the function that the breakpoint handler calls with the
                 saved registers; it returns whether the breakpoint was a site. 0 if there are no
                 breakpoints.
-            code: addresses [low, high) of scratch that will not be written any more.
+            code: addresses [low, high) of the part of scratch with code, which becomes executable
+                and cannot be written any more.
             active: address in scratch of a u64 that is set to 0 to stop clauses from running.
             exits: patches in scratch that are written at the end of the trace, after everything
                 else has been restored.
@@ -310,10 +311,10 @@ class Planter(Protocol):
         ...
 
     def take_missed(self) -> Sequence[int]:
-        """Return how many calls of each sampler of plant() were missed since this method was last
-        called, because a CPU had no time for them. May also be called after restore().
+        """Return, for each sampler that was passed to plant(), how many of its calls were missed
+        since the last call of this method, because a CPU had no time for them.
 
-        Raises TargetError."""
+        May also be called after restore(). Raises TargetError."""
         ...
 
     def restore(self) -> int:
@@ -412,8 +413,9 @@ class Planting(Protocol):
         raise TargetError(*self.cannot_plant)
 
     def write_switches(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        """Write (address, bytes) as write_text() does. If kinst is killed, they may stay: what they
-        change is right for the system either way."""
+        """Write (address, bytes) as write_text() does, to turn switches of the system on or off.
+        If kinst is killed, the new bytes may stay: the kernel runs correctly with a switch on or
+        off."""
         self.write_text(writes)
 
     def map_scratch(

@@ -3,7 +3,8 @@
 Level 1 is the last level: its entries map pages. A table fills one page. With pages of 4 KB, a
 mapping of 2 MB is one entry of level 2; with larger pages, it is many entries of level 1.
 
-Every method is a function of `read`, read_physical(address, size) -> bytes; nothing is cached.
+Every method reads the tables by its argument `read`, a function (physical address, size) -> bytes,
+and caches nothing.
 Registers are by the GDB stub's names. An image is the range [low, high) of virtual addresses in
 which a system maps its kernel (VirtualLayout.image).
 
@@ -86,7 +87,8 @@ class Format:
         canonical: if True, the upper half of the top-level table maps the end of the address space,
             and the lower half its start; if False, the whole table maps the end.
         page_bits: as in Root.
-        page: (entry of level 2 for a mapping) -> the entry of level 1 for the mapping's first page.
+        page: (level-2 entry of a mapping of 2 MB) -> the level-1 entry of its first page; used if
+            such a mapping takes many entries of level 1.
     """
 
     valid: Callable[[int, int], bool]

@@ -163,8 +163,9 @@ class ProgramLayout:
         clause_size: bytes of the clause-local variables in memory.
         dynamic: the tables of the dynamic variables.
         strings: offset of each string constant in the strings area, and the contents of that area.
-        site_keys: (probe id, aggregation index) -> entry, for aggregations with constant keys. In a
-            site descriptor the entries follow SITE_HEADER, in the order of constant_aggregations.
+        site_keys: (probe id, aggregation index) -> index of the entry in the aggregation's table
+            that the probe updates, for aggregations with constant keys. In a site descriptor these
+            indexes follow SITE_HEADER, in the order of constant_aggregations.
     """
 
     clauses: tuple[ClauseLayout, ...]

@@ -85,9 +85,9 @@ class CodeImage:
     """The code of the kernel or of a module.
 
     Attributes:
-        low: the lowest running address.
-        high: the address after the highest running address.
-        linked: the lowest address in the file.
+        low: the lowest running address of the code.
+        high: the running address after the code.
+        linked: the linked address of the code at `low`.
         path: path of the file with debug information.
     """
 

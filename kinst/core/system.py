@@ -145,13 +145,13 @@ class UserMemory:
         read: address of a C function (dst, user src, size) that returns 0 or an error; a bad
             address never causes an oops.
         write: address of such a function (user dst, src, size), or 0.
-        mm: how to find the structure of the process's address space; its address is 0 for a
-            kernel thread. None if `read` and `write` check by themselves that there is an
-            address space.
-        arg_start: offset in that structure of the start address of the process's arguments; 0 if
-            not known.
-        arg_end: offset in that structure of the end address of the process's arguments; 0 if not
-            known.
+        mm: how to find the address of the structure that describes the process's address space; the
+            address is 0 for a kernel thread. None if `read` and `write` check by themselves that
+            there is an address space.
+        arg_start: offset in that structure at which the start address of the process's arguments is
+            stored; 0 if not known.
+        arg_end: offset in that structure at which the end address of these arguments is stored; 0
+            if not known.
     """
 
     read: int
@@ -174,20 +174,22 @@ class Paths(Protocol):
 @dataclass(frozen=True, slots=True)
 class UserState:
     """How to find the user-mode registers of the current thread, and the program of its process.
+    Each number but the mask is an offset in bytes at which a value is stored.
 
     Attributes:
-        stack: offset in a task of the address of its kernel stack.
-        saved: offset, from the kernel stack's address, of the registers saved on entry from user
+        stack: in the thread's structure: the address of the thread's kernel stack.
+        saved: from the kernel stack's address: the registers that were saved on entry from user
             mode.
-        registers: offsets in the saved registers, by D name.
-        pc: offset in the saved registers of the program counter.
-        frame: offset in the saved registers of the frame pointer.
-        next_at: offset from a frame pointer of the caller's frame pointer.
-        return_at: offset from a frame pointer of the return address.
+        registers: in the saved registers: each register, by D name.
+        pc: in the saved registers: the program counter.
+        frame: in the saved registers: the frame pointer.
+        next_at: from the address in a frame pointer: the caller's frame pointer.
+        return_at: from the address in a frame pointer: the return address.
         address_mask: mask of the bits of a return address that are part of the address.
-        code_start: offset in the address space's structure (UserMemory.mm) of the address at which
-            the program's code was loaded.
-        program: offsets that lead from that structure to the text of the program's file name.
+        code_start: in the structure of the address space (UserMemory.mm): the address at which the
+            program's code was loaded.
+        program: offsets of a chain of pointers, from that structure to the text of the program's
+            file name.
     """
 
     stack: int
@@ -207,21 +209,21 @@ class Threads:
     """How to find all threads of the kernel and their stacks in memory. Offsets are in bytes from
     the start of a thread's structure, unless another structure is named.
 
-    Processes are in a circular list of their first threads; the threads of a process are in a list
-    of their own.
+    The first threads of all processes form one circular list; all threads of a process form a
+    second one. A link is a part of a structure that makes it a member of a list: its first word is
+    the address of the next member's link.
 
     Attributes:
-        first: address of the first thread of a process that always exists.
-        next: offset of the link of the list of first threads, whose first word is the address of
-            the next first thread's link.
-        group: offset of the address of the structure that the threads of a process share.
-        head: offset in the shared structure of the list of the process's threads.
-        node: offset of the link of the list of the process's threads.
-        stack: offset of the address of the thread's stack.
-        pointer: offset of the stack pointer of a thread that does not run.
+        first: address of the structure of one first thread that always exists.
+        next: offset of the link in the list of first threads.
+        group: offset of a pointer to the structure that the threads of a process share.
+        head: offset, in that shared structure, of the head of the list of the process's threads.
+        node: offset of the link in the list of the process's threads.
+        stack: offset of a pointer to the thread's stack.
+        pointer: offset of the saved stack pointer of a thread that does not run.
         running: offset of 4 bytes that are not 0 while the thread runs on a CPU; -1 if there are no
             such bytes.
-        size: size of a stack.
+        size: bytes of a stack.
     """
 
     first: int
@@ -241,20 +243,22 @@ class CommandSpan:
 
     # Address of the function that execve(2) enters.
     entry: int
-    # Offset in a thread of 4 bytes: 0 while the thread lives, `zombie` after it has ended and until
-    # its parent has asked for its status.
+    # Offset in a thread's structure of 4 bytes: 0 while the thread lives, `zombie` after it has
+    # ended and until its parent has asked for its status.
     exit_state: int
     zombie: int
-    # Offset in a thread of the address of the structure that the threads of its process share, and
-    # offset in that structure of the number of threads (4 bytes).
+    # Offset in a thread's structure of a pointer to the structure that the threads of its process
+    # share; and offset in that shared structure of the number of threads (4 bytes).
     group: int
     thread_count: int
-    # Offset in a thread of 4 bytes that are not 0 while the thread runs on a CPU, or -1.
+    # Offset in a thread's structure of 4 bytes that are not 0 while the thread runs on a CPU; -1 if
+    # there are no such bytes.
     running: int
-    # Offset in a thread of 4 bytes that are not 0 while the thread waits.
+    # Offset in a thread's structure of 4 bytes that are not 0 while the thread waits.
     waiting: int
-    # Offset in a thread of the list of its child processes, whose first word is the address of the
-    # first child's link; and offset of that link in a child's first thread.
+    # Offset in a thread's structure of the head of the list of its child processes: its first word
+    # is the address of the first child's link. And offset of that link in the structure of a
+    # child's first thread.
     children: int
     sibling: int
 
@@ -503,11 +507,12 @@ class TracepointSite:
     """An instruction that runs once for each firing of a tracepoint, while its switch is on.
 
     Attributes:
-        function: the function that contains it.
-        code: its bytes; b"" for the function's entry.
-        address: where it is, if it is not the entry.
-        arguments: where the tracepoint's arguments are there.
-        switch: what leads control there, for Tracepoints.switched().
+        function: the function that contains the instruction.
+        code: the instruction's bytes; b"" if it is the function's first instruction.
+        address: the instruction's address, if `code` is not b"".
+        arguments: how to find the tracepoint's arguments when the instruction is about to run.
+        switch: address of the kernel's switch that must be on so that control reaches the
+            instruction.
     """
 
     function: Function
@@ -532,11 +537,18 @@ class Tracepoints(Protocol):
     def switched(
         self, switches: Collection[int], *, on: bool
     ) -> Sequence[tuple[int, bytes]] | None:
-        """Return the writes that turn switches on for kinst, or that undo this.  They leave the
-        system free to turn the same switches on and off.  The machine is stopped.
+        """Return the writes (address, bytes) that turn switches on for kinst, or that end this.
 
-        Returns None while the system is about to change a switch: let the machine run for a moment,
-        and ask again.  Raises KinstError if a switch is not as it was when its sites were found.
+        After the writes, the system can still turn the same switches on and off for its own users.
+        The machine must be stopped.
+
+        Returns None while the system is about to change a switch: the caller must let the machine
+        run for a moment, and ask again.  Raises KinstError if a switch is not as it was when its
+        sites were found.
+
+        Args:
+            switches: TracepointSite.switch of each switch.
+            on: True to turn the switches on for kinst, False to end this.
         """
         ...
 
