@@ -49,6 +49,8 @@ def inside(module: Path, reads: Path, tmp_path: Path) -> Callable[..., dict[str,
         out = tmp_path / "out"
         words = " ".join(f"'{word}'" for word in (module, reads, *checks))
         environment = f"PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1 PATH={os.environ['PATH']}"
+        for name in ("KINST_TEST_KILLS", "KINST_TEST_SEED"):
+            environment += f" {name}={os.environ[name]}" if name in os.environ else ""
         script = f"exec {sys.executable} -m tests.vm.kvm.kvm_in_guest {words} >{out} 2>&1"
         (tmp_path / "run").write_text(f"cd {ROOT}\nexport {environment}\n{script}\n")
         done = kinst(
