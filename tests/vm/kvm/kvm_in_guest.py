@@ -294,7 +294,16 @@ def timers() -> object:
         }
 
 
+def folders() -> object:
+    """Trace (with -x batch) a guest with four CPUs whose command runs on this guest's files."""
+    with kinst.boot(accel="kvm", append=APPEND, cpus=4, memory="512m", root="/") as machine:
+        found = machine.run(EVERY, f"{READS} {MANY}", options={"batch": "600s", "quiet": True})
+        cpus = machine.execute("nproc").output.decode()
+    return {"rows": counted(found.aggregations[""]), "cpus": int(cpus)}
+
+
 CHECKS: dict[str, Callable[[], object]] = {
+    "folders": folders,
     "killed": killed,
     "timers": timers,
     "boot": boot,

@@ -119,6 +119,13 @@ def test_timers_and_limits(inside: Callable[..., dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
+def test_folders_batches_and_four_cpus(inside: Callable[..., dict[str, Any]]) -> None:
+    found = inside("folders")["folders"]
+    assert found["cpus"] == 4
+    assert {count for _, count in found["rows"]} == {2000} and len(found["rows"]) > LEAST_SITES
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("check", ["attach to two CPUs", "attach with PTI"])
 def test_attached_to_other_guests(inside: Callable[..., dict[str, Any]], check: str) -> None:
     check_attached(inside(check)[check])
