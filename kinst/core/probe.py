@@ -209,16 +209,18 @@ def pointed_at(slot: int, offset: int) -> Argument:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """How to tell which of the probes at one site a hit belongs to: by a number in memory, such as
+    """How to tell which of the probes at one site a hit belongs to, by a number in memory such as
     the number of a system call.
 
+    A hit belongs to the probe if the number is one of `values` and, unless `state` is None,
+    `state` & mask is `wanted`.
+
     Attributes:
-        number: where the number is; only its low 32 bits count. Made by pointed_at().
-        values: the numbers of this probe.
-        state: where another number is that must have a certain value, made by pointed_at(); None
-            if there is no such number.
-        mask: the bits of that other number that are compared.
-        wanted: the value of these bits.
+        number: how to find the number, from pointed_at(); only its low 32 bits count.
+        values: the numbers for which a hit belongs to this probe.
+        state: how to find a second number, from pointed_at(); None if there is none.
+        mask: the bits of the second number that are compared.
+        wanted: the value that these bits must have.
     """
 
     number: Argument

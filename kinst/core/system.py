@@ -454,8 +454,8 @@ class CallResult:
 
     Attributes:
         address: the instruction's running address.
-        value: how to find the result there.
-        selection: how to tell the results of one system call from those of others.
+        value: how to find the system call's result when the instruction is about to run.
+        selection: how to tell which system call has returned.
     """
 
     address: int
@@ -472,7 +472,8 @@ class SystemCall:
         function: the kernel's function that each call enters.
         arguments: how to find the program's arguments at the entry of `function`.
         module: name of the group of system calls that it belongs to.
-        results: where the kernel has the results of its calls; () if that is not known.
+        results: instructions at which the result of each call can be found; () if they are not
+            known.
     """
 
     name: str

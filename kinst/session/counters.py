@@ -84,7 +84,8 @@ def map_counters(
         bases: values of the per-CPU base register, in CPU order.
         scratch_size: bytes of all scratch.
         block_size: bytes of each CPU's block.
-        room: bytes at the end of scratch that are kept for counters; 0 for those of as many CPUs.
+        room: bytes at the end of scratch that are kept for counters; 0 for counters_room(), the
+            usual number for as many CPUs as there are bases.
     """
     if not bases or not block_size:
         return None

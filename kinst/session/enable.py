@@ -319,11 +319,12 @@ _NUMBER, _STATE = ARGUMENTS - 2, ARGUMENTS - 1  # of the arguments that conditio
 
 
 def with_few_selected(enabled: Sequence[EnabledSite]) -> tuple[EnabledSite, ...]:
-    """Replace selections by conditions at sites with few probes: a trampoline tests a condition
-    without a call. At other sites, the selections stay.
+    """Replace the selections of probes by equal conditions, at sites with few probes.
 
-    The conditions read the numbers as two more arguments of the probe, which the program cannot
-    name: check_arguments() has been called before.
+    A trampoline can test a condition without a call. At a site with many probes the selections
+    stay: one call finds the probe that a hit belongs to. A condition reads the numbers of its
+    selection as two further arguments of the probe. Programs cannot read these arguments, since
+    check_arguments() was called before they are added.
     """
     sites = Counter(e.probe.site for e in enabled if e.selection is not None)
     return tuple(

@@ -303,10 +303,10 @@ class StoppedRunner(HostRunner):
         self.hit(enabled, cpu, (pc, 0) if pc >> 63 else (0, pc))
 
     def _selects(self, selection: Selection, registers: Mapping[int, int]) -> bool:
-        """Return whether a hit belongs to a probe.
+        """Return whether a hit belongs to the probe that has this selection.
 
         Args:
-            registers: values by frame slot.
+            registers: values of the stopped CPU's registers, by frame slot.
         """
 
         def pointed(argument: Argument) -> int:

@@ -89,8 +89,12 @@ def choose_ways(program: EnabledProgram, workspace: Workspace) -> Placement:
 
 
 def _without_traps(placement: Placement) -> Placement:
-    """Move the sites to the refused ones that only a trap could serve: those with no room for a
-    jump, in no run, and with a predecessor that is not displaced or not known."""
+    """Refuse sites that only a trap could serve, for a machine without traps, and return the
+    placement.
+
+    Such a site has no room for a jump, is in no run, and has a predecessor that is not displaced or
+    not known.
+    """
     served = placement.gated | {*placement.runs.member.tolist()}
     kept, lost = [], list(placement.refused)
     for chosen in placement.planted:

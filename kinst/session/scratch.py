@@ -197,7 +197,7 @@ def pool_size(program: EnabledProgram, cpus: int, trampolines: int = 0, room: in
     Args:
         cpus: number of the machine's CPUs.
         trampolines: bytes of code; 0 for as many as the program's options ask for.
-        room: bytes for counter blocks; 0 for those of as many CPUs.
+        room: bytes for counter blocks; 0 for counters_room(cpus), the usual number.
     """
     code = trampolines or program.compiled.trampolines
     own = program.compiled.sizes.scratch(cpus, code, len(program.enabled))

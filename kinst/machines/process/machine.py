@@ -146,8 +146,11 @@ class TracedProcess(Target):
                     yield memoryview(piece)
 
     def move(self, places: Mapping[int, int]) -> None:
-        """Move the program counters of threads; no jump of this instruction set has two parts, so
-        that no word of memory has such an address."""
+        """Change the program counters of threads.
+
+        Words of memory need no change: on this instruction set a jump is one instruction, so no
+        thread that sleeps or was interrupted has executed a part of it only.
+        """
         self._program.move(places)
 
     # Stopping.
@@ -226,8 +229,11 @@ class TracedProcess(Target):
             raise TargetError(f"the program has no room for {size} bytes at {address:#x}")
 
     def _taken(self) -> list[tuple[int, int]]:
-        """Return the ranges [low, high) that kinst leaves alone, ascending: mappings with a
-        distance to them, and the room of the heap."""
+        """Return the ranges [low, high) of addresses where kinst maps nothing, ascending.
+
+        These are the program's mappings with some distance before and after them, the addresses to
+        which the heap may grow, and the lowest addresses.
+        """
         with open(f"/proc/{self._program.pid}/stat") as file:
             heap = int(file.read().rpartition(")")[2].split()[_START_BRK])
         mappings: list[ProcessMapping] = self._program.process.mappings()

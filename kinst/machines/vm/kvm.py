@@ -88,7 +88,7 @@ class KvmRecord:
         and None if that was not tried since the host's boot.
 
         If no guest at all has come up, the reason of another kernel counts for this one. If no
-        certain kernel is meant, a guest with any kernel counts.
+        particular kernel is meant, a guest with any kernel counts.
         """
         outcomes = self._outcomes()
         best = min(outcomes.values(), default=None)  # "" if a guest has come up
