@@ -104,10 +104,12 @@ class Entry:
         data: the data as 8-byte words.
         cleared: whether clear() has set the data to zero and nothing was added since. Then the next
             data replaces it: a min() must not stay at the zero that clear() shows.
+        normal: divisor that normalize() has set.
     """
 
     data: Data
     cleared: bool = False
+    normal: int = 1
 
 
 @dataclass(slots=True)
@@ -120,7 +122,6 @@ class KeyedTable:
         keys: type and size of each key. Constant keys have them as well, although they are not
             stored.
         entries: merged data by key.
-        normal: divisor that normalize() has set.
         printed: whether a printa() has printed it.
     """
 
@@ -128,7 +129,6 @@ class KeyedTable:
     layout: AggregationLayout
     keys: tuple[Field, ...]
     entries: dict[Key, Entry] = field(default_factory=dict)
-    normal: int = 1
     printed: bool = False
 
     def add(self, key: Key, data: Data) -> None:
@@ -140,9 +140,9 @@ class KeyedTable:
         else:
             combine(self.aggregation.function, entry.data, data)
 
-    def zero(self) -> Data:
-        """Return the data to show for a key that the aggregation does not have."""
-        return np.zeros(self.layout.data_size // 8, dtype=np.int64)
+    def zero(self) -> Entry:
+        """Return the entry to show for a key that the aggregation does not have."""
+        return Entry(np.zeros(self.layout.data_size // 8, dtype=np.int64))
 
 
 def _key_fields(aggregation: AggregationVariable, layout: AggregationLayout) -> tuple[Field, ...]:
@@ -386,10 +386,13 @@ class AggregationStore:
         return rank(table.aggregation.function, entry.data), key_rank(table, key)
 
     def normalize(self, index: int, divisor: int | None) -> None:
-        """Set the divisor of an aggregation as normalize() does or, if it is None, as denormalize()
-        does. A divisor of 0 changes nothing."""
+        """Set the divisor of each key that an aggregation has now, as normalize() does or, if the
+        divisor is None, as denormalize() does. A divisor of 0 changes nothing.
+
+        Keys that the aggregation gets later are not normalized (libdtrace's dt_normalize_agg())."""
         if divisor != 0:
-            self.tables[index].normal = 1 if divisor is None else divisor
+            for entry in self.tables[index].entries.values():
+                entry.normal = 1 if divisor is None else divisor
 
 
 def key_rank(table: KeyedTable, key: Key, position: int = 0) -> tuple[KeyValue, ...]:
@@ -463,14 +466,14 @@ def llquantize_bounds(function: AggFunction) -> list[int]:
     return bounds
 
 
-def entries_of(tables: Sequence[KeyedTable]) -> Mapping[Key, list[Data | None]]:
-    """Return, for each key that any of several aggregations has, the key's data in each
-    aggregation, in the order of the aggregations. The data is None if the aggregation lacks the
+def entries_of(tables: Sequence[KeyedTable]) -> Mapping[Key, list[Entry | None]]:
+    """Return, for each key that any of several aggregations has, the key's entry in each
+    aggregation, in the order of the aggregations. The entry is None if the aggregation lacks the
     key."""
-    joined: dict[Key, list[Data | None]] = {}
+    joined: dict[Key, list[Entry | None]] = {}
     for i, table in enumerate(tables):
         for key, entry in table.entries.items():
-            joined.setdefault(key, [None] * len(tables))[i] = entry.data
+            joined.setdefault(key, [None] * len(tables))[i] = entry
     return joined
 
 
@@ -488,22 +491,24 @@ class SortOptions(Protocol):
 
 
 def _joined_rank(
-    tables: Sequence[KeyedTable], options: SortOptions, row: tuple[Key, Sequence[Data]]
+    tables: Sequence[KeyedTable], options: SortOptions, row: tuple[Key, Sequence[Entry]]
 ) -> tuple[object, ...]:
-    key, data = row
+    key, entries = row
     position = options.aggsortpos if options.aggsortpos < len(tables) else 0
-    pairs = [(t.aggregation.function, d) for t, d in zip(tables, data, strict=True)]
+    pairs = [(t.aggregation.function, e.data) for t, e in zip(tables, entries, strict=True)]
     values = tuple(rank(*pair) for pair in pairs[position:] + pairs[:position])
     keys = key_rank(tables[0], key, options.aggsortkeypos)
     return (keys, values) if options.aggsortkey else (values, keys)
 
 
-def sorted_rows(tables: Sequence[KeyedTable], options: SortOptions) -> list[tuple[Key, list[Data]]]:
-    """Return the keys of several aggregations in the order of display, each with the key's data in
+def sorted_rows(
+    tables: Sequence[KeyedTable], options: SortOptions
+) -> list[tuple[Key, list[Entry]]]:
+    """Return the keys of several aggregations in the order of display, each with the key's entry in
     each aggregation. An aggregation that lacks the key has zeros."""
     rows = [
-        (key, [d if d is not None else t.zero() for d, t in zip(data, tables, strict=True)])
-        for key, data in entries_of(tables).items()
+        (key, [e if e is not None else t.zero() for e, t in zip(entries, tables, strict=True)])
+        for key, entries in entries_of(tables).items()
     ]
     rows.sort(key=partial(_joined_rank, tables, options), reverse=options.aggsortrev)
     return rows

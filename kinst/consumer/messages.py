@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kinst.consumer.rings import FaultEntry, SlotLosses
 from kinst.core.layout import (
@@ -82,13 +83,39 @@ def list_row(probe: Probe) -> str:
     ).rstrip()
 
 
-def lost_events(losses: Sequence[SlotLosses], cpus: int) -> list[Lost]:
+# The tag that dtrace(1) prints with -xdroptags for each kind of Lost event (dt_handle.c).
+_DROP_TAGS = {
+    "record": "DTRACEDROP_PRINCIPAL",
+    "aggregation": "DTRACEDROP_AGGREGATION",
+    "dynamic": "DTRACEDROP_DYNAMIC",
+    "dirty": "DTRACEDROP_DYNDIRTY",
+    "rinsing": "DTRACEDROP_DYNRINSE",
+    "speculative": "DTRACEDROP_SPEC",
+    "speculation": "DTRACEDROP_SPECUNAVAIL",
+    "error": "DTRACEDROP_DBLERROR",
+}
+
+
+def lost_events(losses: Sequence[SlotLosses], cpus: int, tags: bool = False) -> list[Lost]:
     """Return the Lost events, with their messages, for the losses that Rings.lost() has returned.
 
     Args:
         losses: losses of each CPU slot.
         cpus: number of the target's CPUs. Slot number `cpus` is the host.
+        tags: whether to put dtrace(1)'s tag of each kind of loss before its message.
     """
+    events = _lost_events(losses, cpus)
+    if not tags:
+        return events
+    return [
+        replace(one, text=one.text.replace(": ", f": [{_DROP_TAGS[one.kind]}] ", 1))
+        if one.kind in _DROP_TAGS
+        else one
+        for one in events
+    ]
+
+
+def _lost_events(losses: Sequence[SlotLosses], cpus: int) -> list[Lost]:
     events = []
     for one in losses:
         number = one.slot if one.slot < cpus else None

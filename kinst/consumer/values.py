@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from kinst.consumer.actions import shows_data
 from kinst.consumer.aggregations import (
-    Data,
+    Entry,
     KeyedTable,
     SortOptions,
     divide,
@@ -269,21 +269,21 @@ def bucket_bounds(function: AggFunction, buckets: int) -> list[tuple[int | None,
     return list(zip([None, *edges], [*edges, None], strict=True))
 
 
-def aggregated(table: KeyedTable, data: Data) -> int | tuple[Bucket, ...]:
+def aggregated(table: KeyedTable, entry: Entry) -> int | tuple[Bucket, ...]:
     """Return the value of one key of an aggregation, divided by what normalize() set: a number or,
     for a distribution, its buckets that are not empty.
 
     Args:
         table: the aggregation.
-        data: merged data of the key.
+        entry: the key's entry.
     """
     function = table.aggregation.function
     if function.name not in _DISTRIBUTIONS:
-        return scalar(function, data, table.normal)
-    bounds = bucket_bounds(function, len(data))
+        return scalar(function, entry.data, entry.normal)
+    bounds = bucket_bounds(function, len(entry.data))
     return tuple(
-        Bucket(low, high, divide(count, table.normal))
-        for (low, high), count in zip(bounds, data.tolist(), strict=True)
+        Bucket(low, high, divide(count, entry.normal))
+        for (low, high), count in zip(bounds, entry.data.tolist(), strict=True)
         if count
     )
 
@@ -301,16 +301,18 @@ def aggregation_of(
     """
     frames = names if isinstance(names, FrameFinder) else FrameFinder(names)
     rows: dict[Key, int | tuple[Bucket, ...]] = {}
-    for key, (data,) in sorted_rows([table], options):
+    for key, (entry,) in sorted_rows([table], options):
         parts = zip(key, table.keys, strict=True)
         rows[tuple(_key_part(part, field, frames) for part, field in parts)] = aggregated(
-            table, data
+            table, entry
         )
     aggregation = table.aggregation
     types = tuple(str(field.type) for field in table.keys)
     measure, function = aggregation.measure, aggregation.function.name
-    # normalize() changes the counts of a distribution, not its values.
-    unit = measure.unit if function in _DISTRIBUTIONS else scaled(measure.unit, table.normal)
+    unit = measure.unit
+    if function not in _DISTRIBUTIONS:  # of those, normalize() changes the counts, not the values
+        normals = {entry.normal for entry in table.entries.values()} or {1}
+        unit = scaled(unit, *normals) if len(normals) == 1 else ""
     return Aggregation(
         aggregation.name, function, types, rows, measure.expression, unit, measure.keys
     )

@@ -192,12 +192,13 @@ class TraceRecords:
         faults = [one for slot in range(self._rings.slots) for one in self._faults(slot)]
         slots = (one.slot for some in (chunks, losses, faults) for one in some)
         self.has_fired = self.has_fired or any(slot < cpus for slot in slots)
-        yield from lost_events(losses, cpus)
+        tags = self.interpreter.options.droptags
+        yield from lost_events(losses, cpus, tags)
         for event in self._noted(self.interpreter.take(chunks, faults)):
             given = time.monotonic()
             yield event
             if time.monotonic() - given > SLOW_SECONDS:
-                yield from lost_events(self._rings.lost(), cpus)
+                yield from lost_events(self._rings.lost(), cpus, tags)
 
     def _noted(self, events: Iterable[Event]) -> Iterator[Event]:
         """Yield the events unchanged; report the stages' times when the client has handled the

@@ -327,13 +327,19 @@ def test_min_after_clear_is_the_new_minimum() -> None:
     assert values(w) == {(): [80]}
 
 
+def normals(w: World) -> list[int]:
+    return [entry.normal for entry in w.store.tables[0].entries.values()]
+
+
 def test_normalize_by_zero_changes_nothing() -> None:
     w = string_world()
+    w.entry(0, 0, 0, 3, key(b"bash", 7), [2])
+    w.store.snapshot()
     w.store.normalize(0, 10)
     w.store.normalize(0, 0)
-    assert w.store.tables[0].normal == 10
+    assert normals(w) == [10]
     w.store.normalize(0, None)
-    assert w.store.tables[0].normal == 1
+    assert normals(w) == [1]
 
 
 def test_a_program_without_aggregations_needs_no_flip() -> None:
@@ -430,7 +436,7 @@ def test_addresses_of_one_function_are_one_key() -> None:
 def test_a_distribution_without_data_has_all_its_buckets() -> None:
     agg = aggregation(0, "quantize")
     w = World((), [(agg, table_layout(agg, 64, 127 * 8, capacity=1))])
-    assert w.store.tables[0].zero().tolist() == [0] * 127
+    assert w.store.tables[0].zero().data.tolist() == [0] * 127
 
 
 def test_a_constant_key_that_is_a_string_ends_at_its_nul() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import hypothesis.strategies as st
 import numpy as np
@@ -29,7 +29,14 @@ from kinst.core.dtypes import (
     SymbolType,
 )
 from kinst.core.records import Field
-from kinst.dlang.typed import AggFunction, PerformAction, PrintAction, PrintfAction, TraceAction
+from kinst.dlang.typed import (
+    AggFunction,
+    Measure,
+    PerformAction,
+    PrintAction,
+    PrintfAction,
+    TraceAction,
+)
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import Batch, Bucket, Frame, Record, Stack
 from tests.consumer.world import (
@@ -226,12 +233,22 @@ def table(function: AggFunction, keys: tuple[DType, ...] = (), size: int = 8) ->
 
 def test_an_aggregation() -> None:
     made = table(AggFunction("sum"), (dtypes.INT, StringType(8)))
-    made.normal = 10
     for key, value in (((-1, b"b"), 205), ((3, b"a"), -109), ((2, b"\xff"), 30)):
-        made.entries[key] = Entry(np.array([value], np.int64))
+        made.entries[key] = Entry(np.array([value], np.int64), normal=10)
     found = aggregation_of(made, Options(), Names())
     assert (found.name, found.function, found.keys) == ("name", "sum", ("int", "string"))
     assert list(found.rows.items()) == [((3, "a"), -10), ((2, "\udcff"), 3), ((-1, "b"), 20)]
+
+
+def test_values_of_several_divisors_have_no_unit() -> None:
+    made = table(AggFunction("sum"), (dtypes.INT,))
+    timed = replace(made.aggregation, measure=Measure("timestamp", "ns"))
+    made = replace(made, aggregation=timed)
+    made.entries[(1,)] = Entry(np.array([5000], np.int64), normal=1000)
+    assert aggregation_of(made, Options(), Names()).unit == "us"
+    made.entries[(2,)] = Entry(np.array([7], np.int64))
+    found = aggregation_of(made, Options(), Names())
+    assert (found.unit, found.rows) == ("", {(1,): 5, (2,): 7})
 
 
 def test_a_key_that_is_a_structure_is_its_bytes() -> None:
@@ -242,8 +259,7 @@ def test_a_key_that_is_a_structure_is_its_bytes() -> None:
 
 def test_a_distribution() -> None:
     made = table(AggFunction("lquantize", (0, 20, 10)), size=32)
-    made.normal = 2
-    made.entries[()] = Entry(np.array([0, 4, 0, 9], np.int64))
+    made.entries[()] = Entry(np.array([0, 4, 0, 9], np.int64), normal=2)
     assert aggregation_of(made, Options(), Names()).rows == {
         (): (Bucket(0, 10, 2), Bucket(20, None, 4))
     }

@@ -19,7 +19,13 @@ from kinst.dlang.check.aggregating import (
     printa,
     trunc,
 )
-from kinst.dlang.check.calls import STACKS, SYMBOLS, data_expression, expect_arguments
+from kinst.dlang.check.calls import (
+    STACKS,
+    SYMBOLS,
+    data_expression,
+    destructive_calls,
+    expect_arguments,
+)
 from kinst.dlang.check.expansions import as_structure
 from kinst.dlang.check.expressions import check, is_aggregation, place, with_size, without_void
 from kinst.dlang.check.formats import (
@@ -35,6 +41,7 @@ from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.unparse import unparse_expression
 from kinst.dlang.types.conversions import cast, is_integer, is_scalar, is_string
 from kinst.dlang.vocabulary import builtins
+from kinst.dlang.walk import expressions
 
 REFUSED = {
     "breakpoint": "the kernel in the VM has no debugger of its own; kinst is attached to it",
@@ -176,7 +183,7 @@ def _kind(action: typed.Action) -> str:
     if isinstance(action, typed.ExitAction):
         return "exit"
     if isinstance(action, typed.EvaluateAction):
-        return "nothing"
+        return "destructive" if destructive_calls(tuple(expressions(action))) else "nothing"
     return "destructive" if is_destructive(action) else "records"
 
 

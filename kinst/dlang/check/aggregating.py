@@ -55,6 +55,19 @@ def _parameter(argument: typed.Expr, function: str, position: int, message: str,
         message: the error if the argument is not constant.
         tag: the error's tag.
     """
+    _check_integer(argument, function, position)
+    if not isinstance(argument, typed.IntConst):
+        raise DError(message, argument.span, tag)
+    return argument.value
+
+
+def _check_integer(argument: typed.Expr, function: str, position: int) -> None:
+    """Check that an argument is an integer, as the prototypes of lquantize() and llquantize() want.
+    Raises DError D_PROTO_ARG.
+
+    Args:
+        position: number of the argument, from 1.
+    """
     if not isinstance(argument.type, IntType):
         raise DError(
             f"{function}( ) argument #{position} is incompatible with prototype: "
@@ -62,9 +75,6 @@ def _parameter(argument: typed.Expr, function: str, position: int, message: str,
             argument.span,
             "D_PROTO_ARG",
         )
-    if not isinstance(argument, typed.IntConst):
-        raise DError(message, argument.span, tag)
-    return argument.value
 
 
 def _check_lquantize(arguments: Sequence[typed.Expr], span: Span) -> tuple[int, int, int]:
@@ -164,13 +174,18 @@ def _check_llquantize(arguments: Sequence[typed.Expr], span: Span) -> tuple[int,
             "a power of the factor"
         )
         raise DError(message, span, "D_LLQUANT_FACTOREVEN")
-    if high >= 64 or factor**high >= 2**64:
+    if _overflows(factor, high + 2):
         message = (
             f"llquantize( ) factor ({factor}) raised to power of high magnitude ({high}) "
-            "overflows 64-bits"
+            "plus 1 overflows 64-bits"
         )
         raise DError(message, span, "D_LLQUANT_MAGTOOBIG")
     return factor, low, high, steps
+
+
+def _overflows(factor: int, exponent: int) -> bool:
+    """Return whether factor**exponent does not fit into 64 bits."""
+    return exponent >= 64 or factor**exponent >= 2**64
 
 
 def _check_same_parameters(old: typed.AggFunction, new: typed.AggFunction, span: Span) -> None:
@@ -420,14 +435,16 @@ def aggregating_call(node: tree.CallNode, scope: Scope) -> Update:
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name
     function = builtins.AGGREGATING[name]
-    expect_arguments(node, function.least, function.most)
-    if not node.arguments:
-        return Update(typed.AggFunction(name), None, None, False)
     for argument in node.arguments:
         if is_aggregation(argument):
             message = f"{name}( ) argument #1 must be of scalar type"
             raise DError(message, argument.span, "D_AGG_SCALAR")
     arguments = [check(a, scope) for a in node.arguments]
+    expect_arguments(node, function.least, function.most)
+    if not arguments:
+        return Update(typed.AggFunction(name), None, None, False)
+    for position, argument_ in enumerate(arguments[1 : function.least], 2):
+        _check_integer(argument_, name, position)
     value = arguments[0]
     if not is_scalar(value.type):
         message = f"{name}( ) argument #1 must be of scalar type"

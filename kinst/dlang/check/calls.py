@@ -59,7 +59,8 @@ def subroutine(node: tree.CallNode, name: str, scope: Scope, check: Check) -> ty
     Raises DError D_PROTO_LEN, D_PROTO_ARG and the errors of the arguments' expressions.
     """
     prototype = scope.environment.subroutines[name]
-    passed, needed = len(node.arguments), prototype.required
+    given = [check(argument, scope) for argument in node.arguments]
+    passed, needed = len(given), prototype.required
     most = len(prototype.parameters)
     if not needed <= passed <= most:
         at_least = "at least " if needed < most else ""
@@ -70,9 +71,9 @@ def subroutine(node: tree.CallNode, name: str, scope: Scope, check: Check) -> ty
             "D_PROTO_LEN",
         )
     args = tuple(
-        _argument(name, number, parameter, check(argument, scope))
+        _argument(name, number, parameter, argument)
         for number, (parameter, argument) in enumerate(
-            zip(prototype.parameters, node.arguments, strict=False), 1
+            zip(prototype.parameters, given, strict=False), 1
         )
     )
     return typed.Subroutine(prototype.result, node.span, prototype, args)

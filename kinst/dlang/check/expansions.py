@@ -68,9 +68,6 @@ def define_inline(node: tree.InlineNode, scope: Scope, check: Check) -> None:
         if isinstance(type_, VoidType):
             message = f"inline parameter may not be of type void: {parameter.name}"
             raise DError(message, parameter.span, "D_DECL_PROTO_TYPE")
-        if parameter.name in sample:
-            message = f"parameter name redefined: {parameter.name}"
-            raise DError(message, parameter.span, "D_DECL_PROTO_NAME")
         variable = typed.Variable(parameter.name, type_, -1)
         sample[parameter.name] = typed.GlobalRead(type_, parameter.span, variable)
     _expand_inline(node, sample, node.span, scope, check)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 from kinst.core.errors import DError, Span
 from kinst.dlang.syntax import tree
@@ -57,8 +56,6 @@ def _probe(parser: ExpressionParser) -> tree.ProbeDeclarationNode:
 def _prototype(parser: ExpressionParser) -> tree.PrototypeNode:
     return tree.PrototypeNode(*parser.parameters())
 
-
-_Listed = TypeVar("_Listed")
 
 _NOT_YET = words("import counter")
 
@@ -174,7 +171,7 @@ class DeclarationParser(ExpressionParser):
         """Parse the type of a declaration. If only a name follows the storage class, the type is
         int, as in old C.
         """
-        if storage and self.token.kind == "name" and not self._starts_type(self.token.text):
+        if storage and self.token.kind == "name" and not self.starts_type(self.token.text):
             after = self.lexer.expression(self.token.end)
             if after.kind == "op" and after.text in (";", ",", "[", "("):
                 return tree.TypeNode(("int",), 0, self.token.span)
@@ -238,14 +235,14 @@ class DeclarationParser(ExpressionParser):
         keys: tuple[tree.TypeNode, ...] | None = None
         length: tree.ExprNode | None = None
         if self.at("["):
-            bracket = self.advance()
-            if self.at("]"):
-                raise self._without_dimension(name.text, bracket.span)
-            if self.token.kind == "name" and self._starts_type(self.token.text):
-                keys = tuple(self._listed(self.type_name))
+            if self.lists_keys():
+                keys = tuple(parameter.type for parameter in self.keys())
             else:
+                bracket = self.advance()
+                if self.at("]"):
+                    raise self._without_dimension(name.text, bracket.span)
                 length = self.expression()
-            self.expect("]")
+                self.expect("]")
             if keys is not None and self.at("["):
                 message = "cannot declare array of associative arrays"
                 raise DError(message, self.token.span, "D_DECL_DYNOBJ", "write [int, int]")
@@ -289,36 +286,13 @@ class DeclarationParser(ExpressionParser):
         message = f"D scoping operator may not be used in a declaration name ({name.text})"
         return DError(message, name.span, "D_DECL_SCOPE")
 
-    def _starts_type(self, word: str) -> bool:
-        return word in STARTS_TYPE or (word not in KEYWORDS and self.names_type(word))
-
-    def _listed(self, one: Callable[[], _Listed]) -> list[_Listed]:
-        """Parse a comma-separated list and return its elements.
-
-        Args:
-            one: parses one element.
-        """
-        elements = [one()]
-        while self.at(","):
-            self.advance()
-            elements.append(one())
-        return elements
-
-    def _parameter(self) -> tree.ParameterNode:
-        base = self.specifiers()
-        type_ = replace(base, stars=self.stars())
-        name = self._declared_name()
-        return tree.ParameterNode(type_, name.text, name.span)
-
     def _inline(self, base: tree.TypeNode) -> tree.InlineNode:
         """Parse `name = expression` or `name[type key, ...] = expression` of an inline."""
         type_ = replace(base, stars=self.stars())
         name = self._declared_name()
         parameters: tuple[tree.ParameterNode, ...] | None = None
         if self.at("["):
-            self.advance()
-            parameters = tuple(self._listed(self._parameter))
-            self.expect("]")
+            parameters = self.keys()
         if not self.at("="):
             raise self.unexpected("an inline needs its value: = expected")
         self.advance()

@@ -6,7 +6,7 @@ Tested by tests/dlang/syntax/test_parse.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kinst.core.errors import DError, Span
@@ -17,6 +17,7 @@ from kinst.dlang.vocabulary.type_names import (
     FLOATS,
     LIBRARY_TYPES,
     QUALIFIERS,
+    STARTS_TYPE,
     TAGS,
     TYPEDEFS,
     check_attributes,
@@ -43,6 +44,41 @@ def _is_void(type_: tree.TypeNode) -> bool:
     """Return whether a type is void itself, not a pointer to void."""
     words = [w for w in type_.words if w not in QUALIFIERS]
     return words == ["void"] and not type_.stars and not type_.derived
+
+
+def check_prototype(
+    kind: str, parameters: Sequence[tree.ParameterNode], variadic: bool, span: Span
+) -> None:
+    """Check the parameters of a function, an associative array or an inline, as far as their words
+    tell (libdtrace's dt_decl_prototype()). Raises DError D_DECL_PROTO_*.
+
+    Args:
+        kind: "function", or "array" for associative arrays and inlines.
+        variadic: whether ... follows the last parameter.
+        span: where the parameters begin.
+    """
+    seen: set[str] = set()
+    for number, parameter in enumerate(parameters, 1):
+        void, name = _is_void(parameter.type), parameter.name
+        if void and kind != "function":
+            shown = name or "(anonymous)"
+            message = f"{kind} prototype may not use parameter of type void: {shown}"
+            message += f", parameter #{number}"
+            raise DError(message, parameter.span, "D_DECL_PROTO_TYPE")
+        if void and name:
+            message = f"void parameter may not have a name: {name}"
+            raise DError(message, parameter.span, "D_DECL_PROTO_NAME")
+        if name and name in seen:
+            message = f"parameter is already declared in {kind} prototype: {name}"
+            message += f", parameter #{number}"
+            raise DError(message, parameter.span, "D_DECL_PROTO_FORM")
+        seen.add(name)
+    if variadic and kind != "function":
+        message = f"{kind} prototype may not use a variable-length argument list"
+        raise DError(message, span, "D_DECL_PROTO_VARARGS")
+    voids = [one.span for one in parameters if _is_void(one.type)]
+    if voids and (len(parameters) > 1 or variadic):
+        raise DError("void must be sole parameter", voids[0], "D_DECL_PROTO_VOID")
 
 
 def further(base: tree.TypeNode) -> tree.TypeNode:
@@ -275,59 +311,95 @@ class TypeParser:
         """Parse one [ ] or ( ) of a declarator."""
         return self._dimension() if self.at("[") else self._parameters(depth)
 
+    def starts_type(self, word: str) -> bool:
+        """Return whether a word can begin a type."""
+        return word in STARTS_TYPE or (word not in KEYWORDS and self.names_type(word))
+
+    def lists_keys(self) -> bool:
+        """Return whether the current [ begins the key types of an associative array, rather than a
+        number of elements.
+        """
+        after = self.lexer.expression(self.token.end)
+        return after.text == "..." or (after.kind == "name" and self.starts_type(after.text))
+
     def _dimension(self) -> tree.Derivation:
+        if self.lists_keys():
+            message = "an associative array cannot be a part of another type"
+            raise DError(message, self.token.span, "D_DECL_DYNOBJ")
         bracket = self.advance()
         count = None if self.at("]") else self.constant()
         self.expect("]")
         return tree.ArrayNode(count, bracket.span)
 
-    def parameters(self, depth: int = 0) -> tuple[tuple[tree.ParameterNode, ...], bool]:
-        """Parse parameters in parentheses; return them, and whether ... follows the last
-        parameter.
+    def parameters(
+        self, depth: int = 0, brackets: str = "()"
+    ) -> tuple[tuple[tree.ParameterNode, ...], bool]:
+        """Parse parameters in brackets; return them, and whether ... follows the last parameter.
+
+        Raises DError D_DECL_PARMCLASS, D_DECL_PROTO_TYPE and the errors of types.
+
+        Args:
+            depth: number of declarators around the parameters.
+            brackets: the opening and the closing bracket.
         """
-        self.expect("(")
+        opening, closing = brackets
+        self.expect(opening)
         parameters: list[tree.ParameterNode] = []
         variadic = False
-        while not self.at(")"):
+        while not self.at(closing):
             if parameters:
                 self.expect(",")
             if self.at("..."):
                 self.advance()
                 variadic = True
                 break
-            start = self.token.span
-            if self.token.kind == "name" and self.token.text in CLASSES - {"register"}:
-                message = "inappropriate storage class for function or associative array parameter"
-                raise DError(message, start, "D_DECL_PARMCLASS")
-            if self.token.kind == "name" and self.token.text == "register":
-                self.advance()
-            type_, name = self.declarator(self.specifiers(), depth)
-            named = (name.text, name.span) if name else ("", start)
-            parameters.append(tree.ParameterNode(type_, *named))
-        self.expect(")")
+            parameters.append(self._parameter(len(parameters) + 1, depth))
+        self.expect(closing)
         return tuple(parameters), variadic
 
+    def _parameter(self, number: int, depth: int) -> tree.ParameterNode:
+        """Parse one parameter, `type` or `type name`.
+
+        Args:
+            number: number of the parameter, from 1.
+            depth: number of declarators around the parameter.
+        """
+        start = self.token.span
+        self._register_at_most()
+        base = self.specifiers()
+        self._register_at_most()
+        try:
+            type_, name = self.declarator(base, depth)
+        except DError as error:
+            if error.tag != "D_DECL_DYNOBJ":
+                raise
+            message = f"prototype may not use an associative array: parameter #{number}"
+            raise DError(message, error.span, "D_DECL_PROTO_TYPE") from None
+        return tree.ParameterNode(type_, *((name.text, name.span) if name else ("", start)))
+
+    def _register_at_most(self) -> None:
+        """Skip the word register. Raises DError D_DECL_PARMCLASS for any other storage class."""
+        if self.token.kind == "name" and self.token.text in CLASSES - {"register"}:
+            message = "inappropriate storage class for function or associative array parameter"
+            raise DError(message, self.token.span, "D_DECL_PARMCLASS")
+        if self.token.kind == "name" and self.token.text == "register":
+            self.advance()
+
+    def keys(self) -> tuple[tree.ParameterNode, ...]:
+        """Parse [ ] with the parameters of an associative array or of an inline. Raises DError
+        D_DECL_PARMCLASS, D_DECL_PROTO_* and the errors of types.
+        """
+        span = self.token.span
+        parameters, variadic = self.parameters(brackets="[]")
+        check_prototype("array", parameters, variadic, span)
+        return parameters
+
     def _parameters(self, depth: int) -> tree.Derivation:
+        span = self.token.span
         parameters, variadic = self.parameters(depth + 1)
-        types = [parameter.type for parameter in parameters]
-        voids = [parameter for parameter in parameters if _is_void(parameter.type)]
-        seen: set[str] = set()
-        for number, parameter in enumerate(parameters, 1):
-            if parameter in voids and parameter.name:
-                message = f"void parameter may not have a name: {parameter.name}"
-                raise DError(message, parameter.span, "D_DECL_PROTO_NAME")
-            if parameter.name and parameter.name in seen:
-                message = (
-                    f"parameter is already declared in function prototype: {parameter.name}, "
-                    f"parameter #{number}"
-                )
-                raise DError(message, parameter.span, "D_DECL_PROTO_FORM")
-            seen.add(parameter.name)
-        if voids and (len(types) > 1 or variadic):
-            raise DError("void must be sole parameter", voids[0].span, "D_DECL_PROTO_VOID")
-        if voids:
-            types = []
-        return tree.FunctionNode(tuple(types), variadic)
+        check_prototype("function", parameters, variadic, span)
+        types = tuple(one.type for one in parameters if not _is_void(one.type))
+        return tree.FunctionNode(types, variadic)
 
     def stars(self) -> int:
         """Parse any number of *, and ignore qualifiers between them; return the number of *."""

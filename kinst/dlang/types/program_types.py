@@ -66,19 +66,29 @@ def base_type(name: TypeNode) -> DType | None:
         if word not in ("int", "long", "short"):
             check_attributes(words, word, name.span)
     if FLOATS & set(rest):
-        if signs or rest not in (["float"], ["double"], ["double", "long"]):
-            message = f"invalid type: {' '.join(name.words)}"
-            raise DError(message, name.span, "D_DECL_COMBO")
+        if rest not in (["float"], ["double"], ["double", "long"]):
+            raise _no_such_type(name, words)
         return FloatType({"float": 4}.get(rest[0], 8 * len(rest)), " ".join(reversed(rest)))
     if len(rest) == 1 and not signs and rest[0] not in BASE_WORDS:
         return None
-    size = BASE_SIZES.get(tuple(rest))
-    if size is None or len(signs) > 1 or not words:
-        message = f"invalid type: {' '.join(name.words)}"
-        raise DError(message, name.span, "D_DECL_COMBO")
+    size = BASE_SIZES.get(tuple(dict.fromkeys(rest) if "short" in rest else rest))
+    if size is None or len(set(signs)) > 1 or not words:
+        raise _no_such_type(name, words)
     signed = "unsigned" not in signs
     plain = "long long" if rest.count("long") == 2 else PLAIN_NAMES[size]
     return IntType(size, signed, plain if signed else f"unsigned {plain}")
+
+
+def _no_such_type(name: TypeNode, words: Sequence[str]) -> DError:
+    """Return the error for words that name no base type. As in libdtrace, two names such as `int
+    char` are an invalid combination, while the attributes short, long, signed and unsigned make a
+    name that is looked up and not found.
+    """
+    if len([w for w in words if w not in ("short", "long", "signed", "unsigned")]) > 1:
+        message = f"invalid type combination: {' '.join(name.words)}"
+        return DError(message, name.span, "D_DECL_COMBO")
+    message = f"failed to resolve type {' '.join(words)}: Unknown type name"
+    return DError(message, name.span, "D_UNKNOWN")
 
 
 INT_MAX, INT_MIN = (1 << 31) - 1, -(1 << 31)

@@ -43,6 +43,7 @@ class Options:
     cpu: int = -1  # the only CPU to trace; -1 for all CPUs
     defaultargs: bool = False
     destructive: bool = False
+    droptags: bool = False
     dynvarsize: int = 1 << 20
     encoding: str = ""
     errtags: bool = False
@@ -256,6 +257,7 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "cpu": parse_number,
     "defaultargs": parse_boolean,
     "destructive": parse_boolean,
+    "droptags": parse_boolean,
     "dynvarsize": parse_size,
     "encoding": _one_of("ascii", "utf8"),
     "errtags": parse_boolean,
@@ -284,8 +286,8 @@ NAMES = frozenset(_PARSERS)
 
 # Options of the compiler. setopt() may set them, but that has no effect (dtrace_setopt()).
 COMPILE_TIME = frozenset(
-    ("aggpercpu", "amin", "argref", "cpp", "defaultargs", "encoding", "errtags",
-     "evaltime", "version", "zdefs")
+    ("aggpercpu", "amin", "argref", "cpp", "defaultargs", "droptags", "encoding",
+     "errtags", "evaltime", "version", "zdefs")
 )  # fmt: skip
 
 # Options that setopt() may change during a trace.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kinst.consumer.aggregations import (
-    Data,
+    Entry,
     Key,
     KeyedTable,
     scalar,
@@ -102,11 +102,11 @@ def _shown_key(value: Value, field: Field, options: AggOptions, *, narrow: bool 
     return f" {value:{INTEGER_WIDTH[field.size]}d}"
 
 
-def _shown_value(table: KeyedTable, data: Data, options: AggOptions) -> str:
+def _shown_value(table: KeyedTable, entry: Entry, options: AggOptions) -> str:
     function = table.aggregation.function
     if function.name in DISTRIBUTIONS:
-        return distribution(function, data, table.normal, options.aggzoom, options.utf8)
-    return f" {scalar(function, data, table.normal):16d}"
+        return distribution(function, entry.data, entry.normal, options.aggzoom, options.utf8)
+    return f" {scalar(function, entry.data, entry.normal):16d}"
 
 
 def _key_columns(table: KeyedTable) -> int:
@@ -130,13 +130,13 @@ def _histogram(table: KeyedTable, options: AggOptions) -> list[str]:
     In dtrace(1) the option is for count() and sum(). kinst also draws avg() and stddev(), by their
     values."""
     rows, function = sorted_rows([table], options), table.aggregation.function
-    values = [scalar(function, data[0]) for _, data in rows]
+    values = [scalar(function, entry.data) for _, (entry,) in rows]
     total = total_of(values, options.aggzoom)
     total = int(total) if options.aggzoom else total  # as dt_aggregate_total() keeps it
     positives, negatives = any(v > 0 for v in values), any(v < 0 for v in values)
     out = [head(_key_columns(table))] if rows else []
-    for (key, data), value in zip(rows, values, strict=True):
-        shown = scalar(function, data[0], table.normal)
+    for (key, (entry,)), value in zip(rows, values, strict=True):
+        shown = scalar(function, entry.data, entry.normal)
         keys = _narrow_keys(table, key, options)
         out.append(keys + " " + bar(value, shown, total, positives, negatives, options.utf8))
     return out
@@ -148,10 +148,10 @@ def _packed(table: KeyedTable, options: AggOptions) -> list[str]:
     rows, function = sorted_rows([table], options), table.aggregation.function
     if not rows:
         return []
-    first, last = used_range(function, [data[0].tolist() for _, data in rows])
+    first, last = used_range(function, [entry.data.tolist() for _, (entry,) in rows])
     out = [packed_head(function, first, last, _key_columns(table))]
-    for key, data in rows:
-        drawn = packed(function, data[0], first, last, options.aggzoom, options.encoding)
+    for key, (entry,) in rows:
+        drawn = packed(function, entry.data, first, last, options.aggzoom, options.encoding)
         out.append(_narrow_keys(table, key, options) + drawn)
     return out
 
@@ -166,10 +166,10 @@ def default_rows(tables: Sequence[KeyedTable], options: AggOptions) -> list[str]
         return _packed(tables[0], options)
     fields = tables[0].keys
     rows = []
-    for key, data in sorted_rows(tables, options):
+    for key, entries in sorted_rows(tables, options):
         parts = [_shown_key(v, f, options) for v, f in zip(key, fields, strict=True)]
         parts += [
-            _shown_value(table, one, options) for table, one in zip(tables, data, strict=True)
+            _shown_value(table, one, options) for table, one in zip(tables, entries, strict=True)
         ]
         rows.append("".join(parts) + "\n")
     return rows
@@ -181,21 +181,21 @@ def default_rows(tables: Sequence[KeyedTable], options: AggOptions) -> list[str]
 class _FormattedRow:
     """The arguments of one row of printa(): the keys, in order, and the values for %@."""
 
-    def __init__(self, tables: Sequence[KeyedTable], key: Key, data: Sequence[Data]) -> None:
+    def __init__(self, tables: Sequence[KeyedTable], key: Key, entries: Sequence[Entry]) -> None:
         self._keys = iter(zip(key, tables[0].keys, strict=True))
         self._tables = tables
-        self._data = data
+        self._entries = entries
         self._current = 0
 
     def key(self) -> tuple[Value, Field]:
         return next(self._keys)
 
-    def value(self) -> tuple[KeyedTable, Data]:
-        """Return the value of the next aggregation, with its table. After the last aggregation,
-        return the last value again."""
+    def value(self) -> tuple[KeyedTable, Entry]:
+        """Return the entry of the next aggregation, with its table. After the last aggregation,
+        return the last entry again."""
         at = self._current
         self._current = min(at + 1, len(self._tables) - 1)
-        return self._tables[at], self._data[at]
+        return self._tables[at], self._entries[at]
 
 
 def _is_value(part: FormatPart) -> bool:
@@ -203,11 +203,11 @@ def _is_value(part: FormatPart) -> bool:
 
 
 def _value_text(part: FormatPart, spec: Spec, row: _FormattedRow, options: AggOptions) -> str:
-    table, data = row.value()
+    table, entry = row.value()
     function = table.aggregation.function
     if function.name in DISTRIBUTIONS:
-        return _shown_value(table, data, options)
-    number = scalar(function, data, table.normal)
+        return _shown_value(table, entry, options)
+    number = scalar(function, entry.data, entry.normal)
     signed = function.name != "count" and spec.conversion in "dicC"
     if not signed:
         number &= MASK
@@ -251,8 +251,8 @@ def formatted_rows(
         symbolise: returns the name of an address.
     """
     rows = []
-    for key, data in sorted_rows(tables, options):
-        row = _FormattedRow(tables, key, data)
+    for key, entries in sorted_rows(tables, options):
+        row = _FormattedRow(tables, key, entries)
         parts = []
         for part in format_.parts:
             parts.append(text(part.literal))

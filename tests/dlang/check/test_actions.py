@@ -88,7 +88,7 @@ def test_simple_actions() -> None:
         ("lquantize(arg0, 0, 11, 5)", (0, 10, 5), "arg0", None),
         ("lquantize(arg0, 0, 10, 5, 2)", (0, 10, 5), "arg0", "2:int64_t"),
         ("llquantize(arg0, 10, 0, 6, 20)", (10, 0, 6, 20), "arg0", None),
-        ("llquantize(arg0, 2, 3, 63, 2, uid)", (2, 3, 63, 2), "arg0", "<int64_t>uid"),
+        ("llquantize(arg0, 2, 3, 61, 2, uid)", (2, 3, 61, 2), "arg0", "<int64_t>uid"),
     ],
 )
 def test_aggregating_functions(
