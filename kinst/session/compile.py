@@ -47,7 +47,7 @@ from kinst.session.compiled import Compiled
 from kinst.session.cpp import preprocess
 from kinst.session.descriptions import check_descriptions, check_providers, wants_kernel
 from kinst.session.request import Request
-from kinst.session.sizes import TRAMPOLINES, fitted
+from kinst.session.sizes import TRAMPOLINES, check_buffers, fitted
 from kinst.session.stability import check_stability
 from kinst.session.whose import in_command
 from kinst.sugar.locals import provisional
@@ -296,6 +296,7 @@ def _checked(
     ways = _local_type(types), _local_names(types)
     program = compile_programs([provisional(p, *ways) for p in programs], environment)
     _check_destructive(program, options)
+    check_buffers(options, program)
     options = fitted(options, program, request.cpus)
     texts, first = [], 0
     for text, one in zip(request.programs, programs, strict=True):

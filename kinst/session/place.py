@@ -26,7 +26,7 @@ from kinst.core.words import PAGE
 from kinst.patch.descriptors import descriptor_size
 from kinst.patch.leaders import NO_ADDRESSES
 from kinst.patch.ways import LONGEST, Choice, PlantingAbility, choose, choose_movable
-from kinst.providers import ERROR
+from kinst.providers import END, ERROR
 from kinst.session.scratch import TABLE_ROOM, own_memory
 from kinst.session.values import (
     ChosenSite,
@@ -326,12 +326,26 @@ def _lay_out(placement: Placement, cpus: int, counters: PlaceCounters) -> Placed
     compiled, running = placement.enabled.compiled, placement.running
     layout = lay_out_program(
         compiled.program, [(e.probe.name, e.probe.id, e.clauses) for e in running],
-        compiled.options.strsize, compiled.sizes.aggs, compiled.options.dynvarsize,
+        compiled.options.strsize, min(compiled.sizes.aggs, compiled.options.aggsize),
+        compiled.options.dynvarsize,
     )  # fmt: skip
+    if compiled.options.bufpolicy == "fill":
+        _check_end(placement.running, layout, compiled.options.bufsize)
     more = COUNTER * len(placement.planted) if compiled.plant.blocks else 0
     blocks = counters(layout.counters_size, more)
     scratch = lay_out_scratch(placement.enabled, placement.memory, cpus, layout, len(running))
     return PlacedProgram(placement, scratch, layout, blocks)
+
+
+def _check_end(running: Sequence[EnabledSite], layout: ProgramLayout, bufsize: int) -> None:
+    """Raise KinstError if the records of dtrace:::END do not fit in a buffer that is kept until the
+    end (dtrace_state_prereserve()).
+    """
+    ends = [clause for one in running if one.probe.name == END for clause in one.clauses]
+    need = sum(one.size for one in layout.clauses if one.clause in ends)
+    if need > bufsize:
+        message = "could not enable tracing: END enablings exceed size of principal buffer"
+        raise KinstError(f"{message} ({need} bytes)", "a larger bufsize")
 
 
 def lay_out_scratch(

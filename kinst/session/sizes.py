@@ -18,7 +18,9 @@ from kinst.dlang.vocabulary.d_options import Options
 
 MOST_DATA = 512 << 20  # for the buffers and variables of all CPUs
 TEMP = 16384
+LEAST_RING = 64
 KEPT_RING = 4 << 20
+LEAST_BUFFER = 8  # bytes; DTrace refuses a program that needs a smaller buffer (dtrace_state_go())
 SITE_CODE = 256  # bytes of a trampoline and its share of tables, on average, at most
 TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
 LEAST_CODE = 4 << 20  # if each piece of scratch costs time: for all code that belongs to no site
@@ -63,12 +65,12 @@ class Sizes:
 def sizes_of(options: Options, program: typed.TypedProgram) -> Sizes:
     """Return the sizes of a program's areas of scratch.
 
-    bufsize is rounded up to a power of two, so that positions in a ring wrap by a mask. With the
-    policies `fill` and `ring` the consumer keeps bufsize bytes of records, and the ring itself has
+    bufsize is rounded up to a power of two, so that positions in a ring wrap by a mask; it is
+    LEAST_RING at least. With the policies `fill` and `ring` the consumer keeps bufsize bytes of records, and the ring itself has
     at least KEPT_RING bytes, so that no record is lost before the consumer reads it.
     """
     wanted = options.bufsize if options.bufpolicy == "switch" else max(options.bufsize, KEPT_RING)
-    ring = 1 << max(12, (wanted - 1).bit_length())
+    ring = 1 << (max(wanted, LEAST_RING) - 1).bit_length()
     aggs = (options.aggsize + PAGE - 1) & -PAGE if program.aggregations else PAGE
     variables = place_variables(program, options.strsize)
     strings = max(TEMP, 16 * options.strsize) + variables.clause_size
@@ -78,10 +80,32 @@ def sizes_of(options: Options, program: typed.TypedProgram) -> Sizes:
     return Sizes(ring, aggs, temp, dynamic, variables.globals_size, tables)
 
 
+def check_buffers(options: Options, program: typed.TypedProgram) -> None:
+    """Raise KinstError if a buffer that a program needs has less than LEAST_BUFFER bytes."""
+    actions = [action for clause in program.clauses for action in clause.actions]
+    needed = {
+        "bufsize": any(not isinstance(one, typed.EvaluateAction) for one in actions),
+        "aggsize": bool(program.aggregations),
+        "specsize": speculates(program),
+    }
+    for name, is_needed in needed.items():
+        size = getattr(options, name)
+        if is_needed and size < LEAST_BUFFER:
+            message = "could not enable tracing: Enabling exceeds size of buffer"
+            raise KinstError(f"{message} ({name}={size})", f"a larger {name}")
+
+
+def speculates(program: typed.TypedProgram) -> bool:
+    """Return whether a clause of a program has a speculate()."""
+    actions = (action for clause in program.clauses for action in clause.actions)
+    return any(isinstance(a, typed.PerformAction) and a.name == "speculate" for a in actions)
+
+
 def fitted(options: Options, program: typed.TypedProgram, cpus: int) -> Options:
     """Return the options with sizes for which all buffers fit in MOST_DATA bytes.
 
-    If they do not fit, bufsize, aggsize and dynvarsize are halved until they do, as in DTrace.
+    If they do not fit, bufsize, aggsize, dynvarsize and specsize are halved until they do, as in
+    DTrace.
 
     Args:
         cpus: number of CPUs.
@@ -89,11 +113,15 @@ def fitted(options: Options, program: typed.TypedProgram, cpus: int) -> Options:
     Raises KinstError with bufresize=manual, and if other options take all of MOST_DATA.
     """
     share = MOST_DATA
-    while (wanted := sizes_of(options, program).data(cpus)) > MOST_DATA:
+    speculations = options.nspec * (cpus + 1) if speculates(program) else 0
+    while True:
+        wanted = sizes_of(options, program).data(cpus) + speculations * options.specsize
+        if wanted <= MOST_DATA:
+            return options
         if options.bufresize == "manual" or share <= PAGE:
             raise KinstError(
                 f"the buffers of {cpus} CPUs need {wanted} bytes, at most {MOST_DATA} can be had",
-                "a smaller bufsize, aggsize, dynvarsize or strsize, or -x bufresize=auto",
+                "a smaller bufsize, aggsize, dynvarsize, specsize or strsize, or -x bufresize=auto",
             )
         share //= 2
         options = replace(
@@ -101,8 +129,8 @@ def fitted(options: Options, program: typed.TypedProgram, cpus: int) -> Options:
             bufsize=_halved(options.bufsize, share),
             aggsize=_halved(options.aggsize, share),
             dynvarsize=_halved(options.dynvarsize, share),
+            specsize=_halved(options.specsize, share // max(speculations, 1)),
         )
-    return options
 
 
 def _halved(size: int, most: int) -> int:

@@ -137,7 +137,8 @@ def test_counter_blocks_lie_at_one_displacement() -> None:
 def test_what_is_kept_by_the_consumer_has_room_until_it_takes_it() -> None:
     _, program = compile_text("BEGIN { }", "test")
     small = Options().with_option("bufsize", "1k")
-    assert sizes_of(small, program).ring == 4096
+    assert sizes_of(small, program).ring == 1024
+    assert sizes_of(small.with_option("bufsize", "5"), program).ring == 64
     for policy in ("ring", "fill"):
         assert sizes_of(small.with_option("bufpolicy", policy), program).ring >= 1 << 20
     large = small.with_option("bufsize", "9m").with_option("bufpolicy", "ring")

@@ -113,6 +113,12 @@ def reserve(firing: Firing, size: int, dropped: str) -> Reserved:
     """
     code = firing.code
     scratch = firing.unit.machine.scratch
+    if size > scratch.ring_size:
+        code.increment(firing.field(STATE_DROPS))
+        code.jump(dropped)
+        code.block(code.fresh("never"))
+        nowhere = const(0)
+        return Reserved(nowhere, nowhere, nowhere)
     ring = firing.scaled(scratch.ring, scratch.ring_size)
     head = code.load(64, firing.field(STATE_RESERVED if _reserves(firing) else STATE_HEAD))
     used = code.op("sub", head, code.load_atomic(firing.field(STATE_TAIL), "acquire"))

@@ -89,7 +89,7 @@ _Value = bool | int | str
 
 _SIZE = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]{1,25})([kKmMgGtT]?)\Z")
 
-_RATE = re.compile(r"([0-9]{1,25})([a-zA-Z]*)\Z")
+_RATE = re.compile(r"(0[xX][0-9a-fA-F]{1,25}|[0-9]{1,25})([a-zA-Z]*)\Z")
 
 _UNITS = {
     "": 1, "ns": 1, "nsec": 1, "us": 10**3, "usec": 10**3, "ms": 10**6, "msec": 10**6,
@@ -135,25 +135,38 @@ def parse_size(name: str, value: str | None, least: int = 1) -> int:
     return size
 
 
-def parse_rate(name: str, value: str | None) -> int:
-    """Parse a period, or a frequency with the unit hz, and return the period in nanoseconds. Units
-    are ns us ms s m h d or their long forms; a number without a unit is in nanoseconds. Raises
-    KinstError.
+def parse_rate(name: str, value: str | None, least: int = 1) -> int:
+    """Parse a period, or a frequency with the unit hz, and return the period in nanoseconds, from
+    `least` to 2**63 - 1. Units are ns us ms s m h d or their long forms; a number without a unit is
+    in nanoseconds. Raises KinstError.
     """
     match = _RATE.match(value or "")
     hint = "a number with ns, us, ms, s, min, h, d or hz"
     if match is None:
         raise _bad(name, value, hint)
-    number, unit = int(match.group(1)), match.group(2).lower()
-    if unit == "hz" and number:
-        period = _SECOND // number
+    digits, unit = match.group(1), match.group(2).lower()
+    number = int(digits, 16) if digits[:2] in ("0x", "0X") else int(digits)
+    if unit == "hz":
+        period = number and _SECOND // number
     elif unit in _UNITS:
         period = number * _UNITS[unit]
     else:
         raise _bad(name, value, hint)
-    if not 0 < period < 2**63:
+    if not least <= period < 2**63:
         raise _bad(name, value, hint)
     return period
+
+
+def parse_frequency(name: str, value: str | None) -> int:
+    """Parse a rate that may be 0, which is as often as possible. Raises KinstError."""
+    return parse_rate(name, value, 0)
+
+
+def parse_cleanrate(name: str, value: str | None) -> int:
+    """Parse the rate of cleaning; 0 is the slowest, once a second (dtrace_state_go()). Raises
+    KinstError.
+    """
+    return parse_rate(name, value, 0) or _SECOND
 
 
 def parse_number(name: str, value: str | None) -> int:
@@ -176,8 +189,8 @@ def parse_frames(name: str, value: str | None) -> int:
     return frames
 
 
-def parse_specsize(name: str, value: str | None) -> int:
-    """Parse a size that may be 0; 0 leaves no room for any record."""
+def parse_buffer(name: str, value: str | None) -> int:
+    """Parse the size of a buffer, which may be 0 if the program does not need it."""
     return parse_size(name, value, 0)
 
 
@@ -240,8 +253,8 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "agghist": parse_boolean,
     "aggpack": parse_boolean,
     "aggpercpu": parse_boolean,
-    "aggrate": parse_rate,
-    "aggsize": parse_size,
+    "aggrate": parse_frequency,
+    "aggsize": parse_buffer,
     "aggsortkey": parse_boolean,
     "aggsortkeypos": parse_number,
     "aggsortpos": parse_number,
@@ -251,14 +264,14 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "argref": parse_boolean,
     "bufpolicy": _one_of("fill", "switch", "ring"),
     "bufresize": _one_of("auto", "manual"),
-    "bufsize": parse_size,
-    "cleanrate": parse_rate,
+    "bufsize": parse_buffer,
+    "cleanrate": parse_cleanrate,
     "cpp": parse_boolean,
     "cpu": parse_number,
     "defaultargs": parse_boolean,
     "destructive": parse_boolean,
     "droptags": parse_boolean,
-    "dynvarsize": parse_size,
+    "dynvarsize": parse_buffer,
     "encoding": _one_of("ascii", "utf8"),
     "errtags": parse_boolean,
     "fail": parse_fail,
@@ -270,12 +283,12 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "queuesize": parse_size,
     "quiet": parse_boolean,
     "rawbytes": parse_boolean,
-    "specsize": parse_specsize,
+    "specsize": parse_buffer,
     "stackframes": parse_frames,
     "stackindent": parse_number,
-    "statusrate": parse_rate,
+    "statusrate": parse_frequency,
     "strsize": parse_strsize,
-    "switchrate": parse_rate,
+    "switchrate": parse_frequency,
     "temporal": parse_boolean,
     "ustackframes": parse_frames,
     "version": parse_version,
