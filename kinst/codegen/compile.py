@@ -118,7 +118,7 @@ def _check_sizes(machine: CodeMachine, layout: ProgramLayout) -> None:
     """
     scratch = machine.scratch
     biggest = max((c.size for c in layout.clauses), default=0)
-    # With a buffer so small, as programs set it to see drops, a record that does not fit is dropped.
+    # If the program sets a smaller buffer, its records that do not fit are dropped, as in DTrace.
     if biggest > scratch.ring_size >= PAGE:
         raise KinstError(
             f"a record of {biggest} bytes does not fit the buffer of {scratch.ring_size}",

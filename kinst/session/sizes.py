@@ -66,8 +66,9 @@ def sizes_of(options: Options, program: typed.TypedProgram) -> Sizes:
     """Return the sizes of a program's areas of scratch.
 
     bufsize is rounded up to a power of two, so that positions in a ring wrap by a mask; it is
-    LEAST_RING at least. With the policies `fill` and `ring` the consumer keeps bufsize bytes of records, and the ring itself has
-    at least KEPT_RING bytes, so that no record is lost before the consumer reads it.
+    LEAST_RING at least. With the policies `fill` and `ring` the consumer keeps bufsize bytes of
+    records, and the ring itself has at least KEPT_RING bytes, so that no record is lost before the
+    consumer reads it.
     """
     wanted = options.bufsize if options.bufpolicy == "switch" else max(options.bufsize, KEPT_RING)
     ring = 1 << (max(wanted, LEAST_RING) - 1).bit_length()
