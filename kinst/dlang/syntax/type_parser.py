@@ -342,7 +342,7 @@ class TypeParser:
             depth: number of declarators around the parameters.
             brackets: the opening and the closing bracket.
         """
-        opening, closing = brackets
+        opening, closing = brackets[0], brackets[1]
         self.expect(opening)
         parameters: list[tree.ParameterNode] = []
         variadic = False
