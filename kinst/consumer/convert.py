@@ -1,8 +1,8 @@
 """Conversion of one recorded value to text, by the rules of DTrace's printf.
 
 The rules are C's printf(3) with the differences of the Dynamic Tracing Guide, "Output Formatting",
-and of libdtrace: a precision of 0 counts as none; %d of an unsigned type is %u; %p is hexadecimal
-without 0x; %a, %A, %Y, %T, %C and %S first make a string, and then format that string.
+and of libdtrace: a precision of 0 counts as none; %d of an unsigned type is %u, %i is not; %p is
+hexadecimal without 0x; %a, %A, %Y, %T, %C and %S first make a string, and then format that string.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from functools import lru_cache
 
 from kinst.core.dataclass import dataclass
 
-Value = int | bytes
+Value = int | bytes | float
 Symbolise = Callable[[int], str]
 
 SIGNED = frozenset("di")
+ALWAYS_SIGNED = frozenset("i")  # whatever the argument's type (pfcheck_xint(), pfprint_sint())
 UNSIGNED = frozenset("uoxXp")
 FLOATING = frozenset("eEfgG")
 POINTER_WIDTH = 16  # width of %?, in columns
@@ -104,7 +105,7 @@ class Spec:
             directive. The function is None if the directive takes the value as it is.
         """
         c = self.conversion
-        if c in SIGNED and self.signed:
+        if c in ALWAYS_SIGNED or (c in SIGNED and self.signed):
             return self._integer("d", self._kept("-+ 0"))
         if c in SIGNED or c in UNSIGNED:
             letter = {"p": "x", "u": "d"}.get(c, "d" if c in SIGNED else c)

@@ -325,7 +325,7 @@ def strstr(firing: Firing, args: Args) -> Lowered:
     return Text(address, firing.unit.layout.strsize, nullable=True)
 
 
-@subroutine("int index(const char *, const char *, [int])")
+@subroutine("int index(const char *, const char *, [int64_t])")
 def index(firing: Firing, args: Args) -> Lowered:
     helper = firing.unit.helper("index", _write_index)
     start = wide(firing, args[2]) if len(args) == 3 else const(0)
@@ -333,7 +333,7 @@ def index(firing: Firing, args: Args) -> Lowered:
     return firing.code.call(helper, words)
 
 
-@subroutine("int rindex(const char *, const char *, [int])")
+@subroutine("int rindex(const char *, const char *, [int64_t])")
 def rindex(firing: Firing, args: Args) -> Lowered:
     helper = firing.unit.helper("rindex", _write_rindex)
     start = wide(firing, args[2]) if len(args) == 3 else const((1 << 63) - 1)
@@ -353,7 +353,7 @@ def strjoin(firing: Firing, args: Args) -> Lowered:
     return text
 
 
-@subroutine("string substr(const char *, int, [int])")
+@subroutine("string substr(const char *, int64_t, [int64_t])")
 def substr(firing: Firing, args: Args) -> Lowered:
     dst, size, text = new_text(firing)
     count = wide(firing, args[2]) if len(args) == 3 else size

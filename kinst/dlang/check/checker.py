@@ -15,6 +15,7 @@ from kinst.dlang.check.aggregating import Aggregations, Unfinished, aggregations
 from kinst.dlang.check.declarations import declare, declare_provider, declare_type
 from kinst.dlang.check.expansions import define_inline, define_translator, refuse_whole
 from kinst.dlang.check.expressions import check as check_expression
+from kinst.dlang.check.expressions import truth
 from kinst.dlang.check.library import use
 from kinst.dlang.check.measures import measures_of
 from kinst.dlang.check.scope import Environment, Scope
@@ -139,7 +140,7 @@ def _finished(clause: _CheckedClause, index: int) -> typed.Clause:
 def _predicate(node: tree.ClauseNode, scope: Scope) -> typed.Expr | None:
     if node.predicate is None:
         return None
-    predicate = check_expression(node.predicate, scope)
+    predicate = truth(node.predicate, scope)
     if not is_scalar(predicate.type):
         message = "predicate result must be of scalar type"
         hint = 'compare the string: execname == "..."' if str(predicate.type) == "string" else ""

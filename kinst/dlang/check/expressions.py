@@ -307,6 +307,17 @@ def place(node: tree.ExprNode, scope: Scope) -> typed.Expr:
     return lvalue if array and not members.is_char_array(lvalue.type) else members.value(lvalue)
 
 
+def truth(node: tree.ExprNode, scope: Scope) -> typed.Expr:
+    """Check an expression that is to be true or false, and return its typed tree. An array in
+    memory stays an array, which is no scalar (libdtrace's dt_node_is_scalar()).
+    """
+    expr = check(node, scope)
+    if not isinstance(expr.type, PointerType):
+        return expr
+    whole = place(node, scope)
+    return whole if isinstance(whole.type, ArrayType) else expr
+
+
 def _integer(node: tree.IntegerNode, scope: Scope) -> typed.Expr:
     return constant(node.literal.value, literal_type(node.literal, node.span), node.span)
 
@@ -334,7 +345,7 @@ def _name(node: tree.NameNode, scope: Scope) -> typed.Expr:
     if number is not None:
         return constant(number, INT, node.span)
     if node.name == "NULL":
-        return constant(0, PointerType(VoidType()), node.span)
+        return constant(0, INT, node.span)  # libdtrace: inline long NULL = 0, a clone of this 0
     scope.refuse_builtin(node.name, node.span, "scalar")
     if "`" in node.name:
         return members.value(members.symbol(node.name, node.span, scope))
@@ -462,7 +473,8 @@ def _prefix(node: tree.PrefixNode, scope: Scope) -> typed.Expr:
     if array is not None:
         size = size_of(array.type, scope.environment.strsize) * array.length
         return _sizeof(size, node.span)
-    operand = (place if node.op == "sizeof" else check)(node.operand, scope)
+    checked = {"sizeof": place, "!": truth}.get(node.op, check)
+    operand = checked(node.operand, scope)
     span, type_ = node.span, operand.type
     if node.op == "*":
         return members.value(_pointed(node, operand))
@@ -552,6 +564,9 @@ def _assignment(node: tree.AssignmentNode, scope: Scope) -> typed.Expr:
 def _infix(node: tree.InfixNode, scope: Scope) -> typed.Expr:
     if node.op == ",":
         return _comma(node, scope)
+    if node.op in ("&&", "||", "^^"):
+        sides = truth(node.left, scope), truth(node.right, scope)
+        return operate(node.op, *sides, node.span, shown=node.op)
     left = check(node.left, scope)
     tag = None
     if node.op in COMPARISONS and isinstance(left.type, EnumType):
@@ -600,7 +615,7 @@ def _ternary(node: tree.TernaryNode, scope: Scope) -> typed.Expr:
             raise DError(message, side.span, "D_OP_DYN")
         if calls.is_valued_action(side):
             raise _conditional_action(side.span)
-    condition = check(node.condition, scope)
+    condition = truth(node.condition, scope)
     left, right = check(node.then, scope), check(node.otherwise, scope)
     if not is_scalar(condition.type):
         message = "operator ?: expression must be of scalar type"

@@ -14,6 +14,7 @@ from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import (
     ArrayType,
     DType,
+    FloatType,
     IntType,
     PointerType,
     StackType,
@@ -197,6 +198,8 @@ def _fits(letter: str, type_: DType) -> bool:
         return isinstance(type_, StringType)
     if prototype == _ADDRESS:
         return isinstance(type_, IntType | PointerType)
+    if prototype == _REAL:
+        return isinstance(type_, FloatType) and type_.size <= 8
     if not isinstance(type_, IntType):
         return False
     if prototype == _SMALL:

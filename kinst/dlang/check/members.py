@@ -273,6 +273,8 @@ def size_of_place(place: typed.Expr, scope: Scope, span: Span) -> int:
     place = string_place(place)
     if isinstance(place, typed.BitField):
         raise DError("cannot apply sizeof to a bit-field", span, "D_SIZEOF_BITFIELD")
+    if is_string(place.type) and not isinstance(place, typed.StrConst):
+        return scope.environment.strsize  # also if kinst knows that the string is shorter
     return size_of(place.type, scope.environment.strsize)
 
 

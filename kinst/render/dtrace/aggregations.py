@@ -16,7 +16,7 @@ from kinst.consumer.aggregations import (
     scalar,
     sorted_rows,
 )
-from kinst.consumer.convert import Spec, Symbolise, Value, fixed, text
+from kinst.consumer.convert import ALWAYS_SIGNED, Spec, Symbolise, Value, fixed, text
 from kinst.consumer.symbols import is_address_data
 from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import IntType, StringType, StructType
@@ -208,7 +208,9 @@ def _value_text(part: FormatPart, spec: Spec, row: _FormattedRow, options: AggOp
     if function.name in DISTRIBUTIONS:
         return _shown_value(table, entry, options)
     number = scalar(function, entry.data, entry.normal)
-    signed = function.name != "count" and spec.conversion in "dicC"
+    signed = spec.conversion in ALWAYS_SIGNED or (
+        function.name != "count" and spec.conversion in "dcC"
+    )
     if not signed:
         number &= MASK
     return Spec(spec.conversion, spec.flags, spec.width, spec.precision, signed).format(number, str)
@@ -234,9 +236,12 @@ def _part_text(
     if isinstance(value, bytes) and is_address_data(field):
         return options.names.formatted(value, field.type, spec)
     if isinstance(value, int):
-        signed = is_signed(field.type) and spec.conversion in "dicC"
-        if not signed:
-            value &= (1 << 8 * field.size) - 1
+        signed = spec.conversion in ALWAYS_SIGNED or (
+            is_signed(field.type) and spec.conversion in "dcC"
+        )
+        value &= (1 << 8 * field.size) - 1
+        if signed and value >> (8 * field.size - 1):
+            value -= 1 << 8 * field.size
         spec = Spec(spec.conversion, flags, width, precision, signed)
     return spec.format(value, symbolise)
 

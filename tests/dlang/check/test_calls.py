@@ -68,7 +68,7 @@ def test_integers_have_their_sizes(call: str, shape: tuple[int, bool]) -> None:
         ("strlen(1)", 1, "const char *", "int"),
         ("strlen(curthread)", 1, "const char *", "void *"),
         ("strchr(execname, execname)", 2, "char", "string"),
-        ("substr(execname, execname)", 2, "int", "string"),
+        ("substr(execname, execname)", 2, "int64_t", "string"),
         ("strjoin(execname, pid)", 2, "const char *", "pid_t"),
         ("copyinstr(execname)", 1, "uintptr_t", "string"),
         ("copyinstr(curthread)", 1, "uintptr_t", "void *"),
