@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 import locale
+import struct
 import time
 from collections.abc import Callable
 from functools import lru_cache
 
 from kinst.core.dataclass import dataclass
 
-Value = int | bytes | float
+Value = int | bytes
 Symbolise = Callable[[int], str]
 
 SIGNED = frozenset("di")
@@ -111,7 +112,7 @@ class Spec:
             letter = {"p": "x", "u": "d"}.get(c, "d" if c in SIGNED else c)
             return self._integer(letter, self._kept("-0"))
         if c in FLOATING:
-            return self._directive(self._kept("-+ 0#"), c), float
+            return self._directive(self._kept("-+ 0#"), c), _float_of
         return self._directive(self._kept("-"), "s", precision=c not in ("c", "wc")), _text_of(
             c, symbolise
         )
@@ -144,6 +145,14 @@ class Spec:
         """Return one value as text, in this conversion."""
         directive, prepare = self.compile(symbolise)
         return directive % (prepare(value) if prepare else value)
+
+
+def _float_of(value: Value) -> float:
+    """Return the number that the bytes of a float or double mean."""
+    if isinstance(value, int):
+        return float(value)
+    number: float = struct.unpack({4: "<f", 8: "<d"}[len(value)], value)[0]
+    return number
 
 
 def _text_of(conversion: str, symbolise: Symbolise) -> Callable[[Value], object]:

@@ -6,7 +6,6 @@ operations format a whole block of records of one clause.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Sequence
 
 from kinst.consumer.columns import bytes_of, is_string, strings_of, values_of
@@ -89,13 +88,10 @@ def _mapped(
 
 def _raw_column(field: Field, conversion: str) -> Callable[[Bytes], list[Value]]:
     """Return a function from records to the values of a field, as a conversion takes them."""
-    if conversion in ("k", "ws"):
+    if conversion in FLOATING | {"k", "ws"}:
         return lambda rows: list(bytes_of(rows, field))
     if is_string(field):
         return lambda rows: list(strings_of(rows, field))
-    if conversion in FLOATING:
-        form = {4: "<f", 8: "<d"}[field.size]
-        return lambda rows: [struct.unpack(form, one)[0] for one in bytes_of(rows, field)]
     signed = conversion in ALWAYS_SIGNED or (is_signed(field.type) and conversion in "dcC")
     return lambda rows: list[Value](values_of(rows, field, signed))
 
