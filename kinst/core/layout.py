@@ -122,7 +122,11 @@ CONTEXT_CALLER = 10
 CONTEXT_ARGS = 11  # ten u64
 CONTEXT_EXECNAME = 21  # 32 bytes, NUL-terminated
 CONTEXT_INTERRUPT = 25  # builtins["interrupt"] of Facts
-CONTEXT_SLOTS = 26
+# Addresses of strings of kinst's own process, for BEGIN, END and timers; 0 for stopped CPUs.
+CONTEXT_EXECARGS = 26
+CONTEXT_CWD = 27
+CONTEXT_ROOT = 28
+CONTEXT_SLOTS = 29
 # At the end: the number of frames that the host found on the stack, then the frames, then zeros up
 # to the length of the program's longest stack().
 CONTEXT_STACK = CONTEXT_SLOTS

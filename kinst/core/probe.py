@@ -171,10 +171,12 @@ class Probe:
 class ProbeInterface:
     """What the D compiler must know about a provider's probes."""
 
-    # Names of probes without a function and without arguments.
+    # Globs of names of probes without a function and without typed arguments.
     plain: tuple[str, ...] = ()
     # Names among `plain` that a program may declare again.
     redeclared: tuple[str, ...] = ()
+    # Globs of names of probes that fire in kinst's own process.
+    own: tuple[str, ...] = ()
     # None of the provider's probes has arguments.
     all_plain: bool = False
     # Names of the probes at which a function's result is arg1.

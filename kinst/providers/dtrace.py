@@ -25,7 +25,9 @@ class DTraceProvider(Provider):
         "Stable/Stable/Common", "Stable/Stable/Common",
     )  # fmt: skip
     needs_kernel = False
-    interface = ProbeInterface(("BEGIN", "END", "ERROR"), ("BEGIN", "END"))
+    interface = ProbeInterface(
+        plain=("BEGIN", "END", "ERROR"), redeclared=("BEGIN", "END"), own=("BEGIN", "END")
+    )
     usage = "BEGIN, END and ERROR"
 
     def listed(self) -> Sequence[Found]:

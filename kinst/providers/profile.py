@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from kinst.core.errors import AbsentError
 from kinst.core.kernel import Found, Kernel, Provider, Timer
-from kinst.core.probe import ProbeName, ProbePattern
+from kinst.core.probe import ProbeInterface, ProbeName, ProbePattern
 from kinst.core.stability import stability_of
 
 _NS = {
@@ -65,6 +65,7 @@ class ProfileProvider(Provider):
         "Evolving/Evolving/Common", "Evolving/Evolving/Common",
     )  # fmt: skip
     needs_kernel = False
+    interface = ProbeInterface(plain=("profile-*", "tick-*"), own=("tick-*",))
     usage = "profile-N and tick-N, with N as in 97, 10ms, 1s"
 
     def listed(self) -> Sequence[Found]:

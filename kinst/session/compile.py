@@ -6,7 +6,6 @@ Tested by tests/session/test_compile_once.py.
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -31,6 +30,7 @@ from kinst.dlang.check.actions import destructive_name, is_destructive
 from kinst.dlang.check.calls import destructive_calls
 from kinst.dlang.check.measures import measures_of
 from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.lexer import own_numbers
 from kinst.dlang.vocabulary.d_options import (
     OWN_NAMES,
     Options,
@@ -58,11 +58,7 @@ COMMAND = "kinst"  # $0 without a script
 
 
 def _macros(request: Request, script: str, target_pid: int, options: Options) -> Macros:
-    variables = {
-        "pid": os.getpid(), "ppid": os.getppid(), "uid": os.getuid(), "euid": os.geteuid(),
-        "gid": os.getgid(), "egid": os.getegid(), "pgid": os.getpgrp(), "sid": os.getsid(0),
-        "projid": 0, "taskid": 0, "target": target_pid,
-    }  # fmt: skip
+    variables = {**own_numbers(), "target": target_pid}
     return Macros((script, *request.arguments), variables, options.defaultargs, options.argref)
 
 

@@ -9,8 +9,9 @@ Tested by tests/d, whose programs run there.
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -43,6 +44,7 @@ class FiringContext:
     Attributes:
         interrupt: a word of the kernel that says whether the CPU handles an interrupt
             (Facts.interrupt_masks).
+        texts: addresses of execargs, cwd and root of kinst's own process; 0 for another process.
     """
 
     cpu: int = 0
@@ -60,6 +62,7 @@ class FiringContext:
     execname: bytes = b""
     interrupt: int = 0
     stack: tuple[int, ...] = ()
+    texts: tuple[int, ...] = (0, 0, 0)
 
 
 def pack(
@@ -88,6 +91,9 @@ def pack(
         (layout.CONTEXT_WALLTIMESTAMP, context.walltimestamp),
         (layout.CONTEXT_CALLER, context.caller),
         (layout.CONTEXT_INTERRUPT, context.interrupt),
+        (layout.CONTEXT_EXECARGS, context.texts[0]),
+        (layout.CONTEXT_CWD, context.texts[1]),
+        (layout.CONTEXT_ROOT, context.texts[2]),
     ):
         frame[at + slot] = value & MASK
     for k, value in enumerate(context.arguments):
@@ -129,13 +135,26 @@ class HostClock:
         return (self._stopped_at or time.monotonic_ns()) + self._ahead
 
 
-def own_context(clock: HostClock, cpu: int) -> FiringContext:
+def own_texts() -> tuple[NDArray[np.uint8], ...]:
+    """Return execargs, cwd and root of kinst's own process, each with a NUL at its end."""
+    try:
+        folder = os.getcwdb()
+    except OSError:  # the folder was removed
+        folder = b""
+    texts = os.fsencode(" ".join(sys.argv)), folder, b"/"
+    return tuple(np.frombuffer(one + bytes(8), np.uint8) for one in texts)
+
+
+def own_context(
+    clock: HostClock, cpu: int, texts: Sequence[NDArray[np.uint8]] = ()
+) -> FiringContext:
     """Return the built-in variables for BEGIN, END and tick-N, which describe kinst's own process.
 
     In dtrace(1) they describe the process of dtrace(1).
 
     Args:
         cpu: the value of D's cpu.
+        texts: execargs, cwd and root.
     """
     return FiringContext(
         cpu=cpu,
@@ -148,6 +167,7 @@ def own_context(clock: HostClock, cpu: int) -> FiringContext:
         vtimestamp=time.process_time_ns(),
         walltimestamp=time.time_ns(),
         execname=b"kinst",
+        texts=tuple(one.ctypes.data for one in texts) or (0, 0, 0),
     )
 
 
@@ -248,6 +268,7 @@ class HostRunner:
         self._frames = most_frames(plan.compiled.program)
         self._descriptors = plan.descriptors.offsets
         self._entries = {k: native.entry(a) for k, a in plan.host.entries.items()}
+        self._texts = own_texts()
 
     def _call(
         self, enabled: EnabledSite, registers: Mapping[int, int], context: FiringContext
@@ -262,7 +283,7 @@ class HostRunner:
         Args:
             cpu: the value of D's cpu.
         """
-        self._call(enabled, {}, own_context(self.clock, cpu))
+        self._call(enabled, {}, own_context(self.clock, cpu, self._texts))
 
 
 class StoppedRunner(HostRunner):

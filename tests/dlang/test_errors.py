@@ -58,7 +58,6 @@ BODIES = [
     ("trace(trace);", "D_IDENT_BADREF", 7, "tracing function 'trace' may not be referenced"),
     ("trace(regs);", "D_IDENT_BADREF", 7, "associative array 'regs' may not be"),
     ("count = 1;", "D_IDENT_BADREF", 1, "aggregating function 'count'"),
-    ("trace(errno);", "D_IDENT_UNDEF", 7, "errno is not available at :::"),
     ("trace(args[0]);", "D_ARGS_IDX", 7, "is out of range for"),
     ("trace(`jiffies);", "D_IDENT_UNDEF", 7, "failed to resolve `jiffies: Unknown symbol name"),
     ("trace(x[1]);", "D_IDENT_UNDEF", 7, "failed to resolve x"),
@@ -68,7 +67,7 @@ BODIES = [
     ("x = (struct no *)arg0; x->f;", "D_OP_INCOMPLETE", 24, "no struct no definition is"),
     ("x = (float)arg0;", "D_CAST_INVAL", 5, "invalid cast expression"),
     ("x = (unsigned void)1;", "D_DECL_VOIDATTR", 6, "attributes may not be used with void"),
-    ("x = (short long)1;", "D_DECL_COMBO", 6, "invalid type: short long"),
+    ("x = (short long)1;", "D_UNKNOWN", 6, "failed to resolve type short long"),
     ("x = sizeof (string *);", "D_UNKNOWN", 13, "pointers to string"),
     # functions
     ("nope();", "D_FUNC_UNDEF", 1, "undefined function name: nope"),

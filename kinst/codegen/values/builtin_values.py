@@ -34,10 +34,13 @@ from kinst.core.layout import (
     CONTEXT_CALLER,
     CONTEXT_CPU,
     CONTEXT_CURTHREAD,
+    CONTEXT_CWD,
+    CONTEXT_EXECARGS,
     CONTEXT_EXECNAME,
     CONTEXT_GID,
     CONTEXT_PID,
     CONTEXT_PPID,
+    CONTEXT_ROOT,
     CONTEXT_TID,
     CONTEXT_TIMESTAMP,
     CONTEXT_UID,
@@ -153,7 +156,11 @@ _CONTEXT = {
     "caller": CONTEXT_CALLER,
 }
 
-_TEXTS = {"cwd": current_directory, "execargs": execargs, "root": root_directory}
+_TEXTS = {
+    "cwd": (current_directory, CONTEXT_CWD),
+    "execargs": (execargs, CONTEXT_EXECARGS),
+    "root": (root_directory, CONTEXT_ROOT),
+}
 
 _CONTEXT_NAME_SIZE = 32
 
@@ -329,6 +336,28 @@ def _usermode(firing: Firing) -> IrValue:
     return code.convert(outside, 32, signed=False)
 
 
+def _process_text(firing: Firing, name: str) -> Lowered:
+    """Emit LLVM IR that makes the value of cwd, execargs or root; return it.  On the host, it may
+    be a string of kinst's own process.
+    """
+    code = firing.code
+    of_thread, word = _TEXTS[name]
+    if not firing.unit.machine.host:
+        return of_thread(firing)
+    own = code.load(64, context_word(firing, word))
+    before = code.at
+    traced, end = code.fresh("traced"), code.fresh("text")
+    code.branch(code.icmp("eq", own, 0), traced, end)
+    code.block(traced)
+    text = of_thread(firing)
+    assert isinstance(text, Text)
+    address, after = text.address, code.at
+    code.jump(end)
+    code.block(end)
+    address = code.phi(64, [(own, before), (address, after)])
+    return Text(address, firing.unit.layout.strsize)
+
+
 def _scalar(firing: Firing, name: str) -> Lowered:
     code = firing.code
     machine = firing.unit.machine
@@ -342,7 +371,7 @@ def _scalar(firing: Firing, name: str) -> Lowered:
     if 0 <= number < ARGUMENTS:
         return _argument(firing, number)
     if name in _TEXTS:
-        return _TEXTS[name](firing)
+        return _process_text(firing, name)
     if name == "usermode":
         return _usermode(firing)
     if machine.host:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from kinst.core.dtypes import (
@@ -95,8 +96,20 @@ def _has_no_arguments(pattern: ProbePattern, scope: Scope) -> bool:
     if pattern.provider in providers and providers[pattern.provider].all_plain:
         return True
     return not pattern.function and any(
-        pattern.provider in ("", name) and pattern.name in interface.plain
+        pattern.provider in ("", name) and _is_one_of(pattern.name, interface.plain)
         for name, interface in providers.items()
+    )
+
+
+def _is_one_of(name: str, globs: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _is_own(pattern: ProbePattern, scope: Scope) -> bool:
+    """Return whether a description matches only probes that fire in kinst's own process."""
+    return not pattern.function and any(
+        pattern.provider in ("", name) and _is_one_of(pattern.name, interface.own)
+        for name, interface in scope.environment.providers.items()
     )
 
 
@@ -135,13 +148,17 @@ def _errno(span: Span, scope: Scope) -> typed.Expr:
 
     In most systems, errno is a field of the thread. If the system has no such field, errno is the
     negative result of the function, and all probes of the clause must be returns. A function that
-    returns int may leave any bits in the upper half of the register.
+    returns int may leave any bits in the upper half of the register. In kinst's own process errno
+    is 0: none of its system calls fails while a clause runs there.
     """
     dialect = scope.environment.dialect()
     most = dialect.most_error
     if not most:
         return typed.Builtin(builtins.VARIABLES[_ERRNO].type, span, _ERRNO)
-    others = [p for p in scope.patterns if not _is_return(p, scope)]
+    traced = [p for p in scope.patterns if not _is_own(p, scope)]
+    if scope.patterns and not traced:
+        return constant(0, INT, span)
+    others = [p for p in traced if not _is_return(p, scope)]
     if others or not scope.patterns:
         where = f" at {others[0]}" if others else " outside of a probe clause"
         raise DError(

@@ -17,6 +17,7 @@ from kinst.core.errors import DError
 from kinst.dlang.check.expansions import define_inline, define_translator
 from kinst.dlang.check.scope import Check, Scope
 from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.lexer import Macros, own_numbers
 from kinst.dlang.syntax.program_parser import parse
 from kinst.dlang.walk import walk
 
@@ -51,9 +52,12 @@ def declared_names(library: Library) -> frozenset[str]:
 
 @cache
 def _items(library: Library) -> tuple[tree.ItemNode, ...]:
-    """Parse a library and return its declarations. Raises DError for a syntax error."""
+    """Parse a library and return its declarations; macros such as $pgid are kinst's own. Raises
+    DError for a syntax error.
+    """
     is_type = declared_types(library).__contains__
-    program = parse(library.text, library.name, part=True, knows_type=is_type)
+    macros = Macros(variables=own_numbers())
+    program = parse(library.text, library.name, macros, part=True, knows_type=is_type)
     return tuple(item for item in program.items if not isinstance(item, tree.ClauseNode))
 
 

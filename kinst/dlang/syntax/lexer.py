@@ -5,6 +5,7 @@ Tested by tests/dlang/syntax/test_parse.py.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import field
@@ -38,6 +39,15 @@ class Macros:
     variables: Mapping[str, int] = field(default_factory=dict)
     defaultargs: bool = False  # undefined arguments are 0 or "", and unused arguments are no error
     argref: bool = False  # unused arguments are no error
+
+
+def own_numbers() -> dict[str, int]:
+    """Return the values of the macros that tell about kinst's own process: $pid and the like."""
+    return {
+        "pid": os.getpid(), "ppid": os.getppid(), "uid": os.getuid(), "euid": os.geteuid(),
+        "gid": os.getgid(), "egid": os.getegid(), "pgid": os.getpgrp(), "sid": os.getsid(0),
+        "projid": 0, "taskid": 0,
+    }  # fmt: skip
 
 
 class MacroUse:

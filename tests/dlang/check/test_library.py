@@ -9,9 +9,10 @@ import pytest
 from kinst.core.dialect import Dialect, Library
 from kinst.core.errors import DError
 from kinst.dlang import typed
-from kinst.dlang.api import Environment, compile_text, parse_text
+from kinst.dlang.api import Environment, Macros, compile_text, parse_text
 from kinst.dlang.check.library import declared_names, declared_types
 from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.lexer import own_numbers
 from kinst.systems import kinds, of_host
 
 BASE = Library(
@@ -65,7 +66,10 @@ def error(expression: str, of: Dialect) -> DError:
 )
 def test_names_are_found_as_the_parser_finds_them(library: Library) -> None:
     types = declared_types(library)
-    program = parse_text(library.text, library.name, part=True, knows_type=types.__contains__)
+    macros = Macros(variables=own_numbers())
+    program = parse_text(
+        library.text, library.name, macros, part=True, knows_type=types.__contains__
+    )
     declared: set[str] = set()
     for item in program.items:
         if isinstance(item, tree.InlineNode):

@@ -232,7 +232,7 @@ def test_precedence(text: str, expected: str) -> None:
         ("sizeof (long)", 8, "size_t"),
         ('sizeof "abc"', 4, "size_t"),
         ("sizeof (char)", 1, "size_t"),
-        ("sizeof execname", 16, "size_t"),
+        ("sizeof execname", 256, "size_t"),
         ("sizeof (string)", 256, "size_t"),
         ("sizeof (void *)", 8, "size_t"),
     ],

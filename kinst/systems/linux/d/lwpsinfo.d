@@ -17,9 +17,10 @@ typedef struct lwpsinfo {
 } lwpsinfo_t;
 
 translator lwpsinfo_t < struct task_struct *T > {
-    pr_flag = ((T->__state & 0xc) ? PR_STOPPED : 0) | (T->__state ? PR_ASLEEP : 0) |
+    pr_flag = curthread == NULL && T == NULL ? 0 :
+        ((T->__state & 0xc) ? PR_STOPPED : 0) | (T->__state ? PR_ASLEEP : 0) |
         ((T->flags & 0x200000) ? PR_ISSYS : 0);
-    pr_lwpid = T->pid;
+    pr_lwpid = curthread == NULL && T == NULL ? tid : T->pid;
     pr_addr = (uintptr_t)T;
     pr_state = T == curthread ? SONPROC : T->exit_state ? SZOMB : !T->__state ? SRUN :
         (T->__state & 0xc) ? SSTOP : SSLEEP;
@@ -29,8 +30,8 @@ translator lwpsinfo_t < struct task_struct *T > {
     pr_pri = T->prio;
     pr_clname = T->policy == 0 ? "TS" : T->policy == 1 ? "FF" : T->policy == 2 ? "RR" :
         T->policy == 3 ? "B" : T->policy == 5 ? "IDL" : T->policy == 6 ? "DLN" : "?";
-    pr_name = T->comm;
-    pr_onpro = T->thread_info.cpu;
+    pr_name = curthread == NULL && T == NULL ? execname : T->comm;
+    pr_onpro = curthread == NULL && T == NULL ? cpu : T->thread_info.cpu;
 };
 
 inline lwpsinfo_t *curlwpsinfo = xlate < lwpsinfo_t * > (curthread);
