@@ -41,11 +41,12 @@ def test_wide_strings_and_percent_signs() -> None:
 
 @pytest.mark.parametrize("conversion", list("diuxXo"))
 def test_integers_are_shown_as_the_conversion_says(conversion: str) -> None:
-    """Integers are shown as by C's printf(); but d and i show unsigned values as unsigned."""
+    """Integers are shown as by C's printf(); but d shows unsigned values as unsigned. (i does not:
+    pfcheck_xint() and pfprint_sint() in libdtrace's dt_printf.c.)"""
     data = struct.pack("<i", -2)
     said = b"ll" + conversion.encode()
     for type_, value in ((dtypes.INT, -2), (dtypes.UINT, 0xFFFF_FFFE)):
-        value = value if conversion in "di" else 0xFFFF_FFFE
+        value = {"d": value, "i": -2}.get(conversion, 0xFFFF_FFFE)
         room = ctypes.create_string_buffer(64)
         ctypes.CDLL(None).snprintf(room, 64, b"[%" + said + b"]", ctypes.c_longlong(value))
         assert (
