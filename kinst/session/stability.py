@@ -6,6 +6,7 @@ Tested by tests/d/stability.cases.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from kinst.core.dtypes import DType
 from kinst.core.errors import KinstError
@@ -40,8 +41,9 @@ def check_stability(compiled: Compiled, providers: Mapping[str, Provider]) -> No
     minimum = attributes(compiled.options.amin)
     for clause in compiled.tree.clauses:
         for one in clause.descriptions:
-            args = _of_provider(_named(one.pattern, providers), providers).args
-            check_minimum(clause, args, compiled.tree, minimum)
+            described = replace(one, pattern=_named(one.pattern, providers))
+            stability = _of_provider(described.pattern, providers)
+            check_minimum(clause, described, stability, compiled.tree, minimum)
 
 
 def program_stability(
@@ -57,7 +59,7 @@ def program_stability(
                 pattern = _named(one.pattern, providers)
                 stability = _of_provider(pattern, providers)
                 descriptions.append(of_description(pattern, stability))
-                statements.append(of_clause(clause, stability.args, compiled.tree, own))
+                statements.append(of_clause(clause, stability, compiled.tree, own))
         found.append(ProgramStability(text, least(descriptions), least(statements)))
     return tuple(found)
 

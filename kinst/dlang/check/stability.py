@@ -12,7 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kinst.core.errors import DError, KinstError, Span
-from kinst.core.stability import PRIVATE, STABLE, Attributes, attributes, least
+from kinst.core.stability import (
+    PRIVATE,
+    STABLE,
+    Attributes,
+    ProviderStability,
+    attributes,
+    least,
+    of_description,
+)
 from kinst.dlang.check.scope import Scope
 from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary.type_names import LIBRARY_TYPES, STARTS_TYPE, STRUCTURES, words
@@ -35,6 +43,19 @@ _NAMES = {
 }  # fmt: skip
 
 
+# The names of D that have the stability of a part of the probe (dt_setcontext()).
+_OF_PROBE = {
+    "args": "args",
+    "probeprov": "provider",
+    "probemod": "module",
+    "probefunc": "function",
+    "probename": "name",
+}
+
+# The stability of these names outside of a clause.
+OUTSIDE = ProviderStability(STABLE, STABLE, STABLE, STABLE, STABLE)
+
+
 def given(program: tree.ProgramNode) -> dict[str, Attributes]:
     """Return the stability of each name that the program declares. A name has the stability that
     #pragma D attributes gives it. An inline without such a pragma has the stability of the least
@@ -43,7 +64,7 @@ def given(program: tree.ProgramNode) -> dict[str, Attributes]:
     stability: dict[str, Attributes] = {}
     for item in program.items:
         if isinstance(item, tree.InlineNode):
-            stability.setdefault(item.name, of_names((item.value,), STABLE, program, stability))
+            stability.setdefault(item.name, of_names((item.value,), OUTSIDE, program, stability))
         elif isinstance(item, tree.PragmaNode) and item.kind == "attributes":
             stability[item.words[1]] = attributes(item.words[0])
     return stability
@@ -99,16 +120,19 @@ def _of_translators(
     plain = tree.ProgramNode(
         tuple(i for i in program.items if not isinstance(i, tree.TranslatorNode))
     )
-    return of_names(tuple(members), STABLE, plain, own)
+    return of_names(tuple(members), OUTSIDE, plain, own)
 
 
 def named(
-    nodes: object, args: Attributes, program: tree.ProgramNode, own: Mapping[str, Attributes]
+    nodes: object,
+    probe: ProviderStability,
+    program: tree.ProgramNode,
+    own: Mapping[str, Attributes],
 ) -> Iterator[tuple[str, Span, Attributes]]:
     """Yield (name, span, stability) of each name in a part of the syntax tree.
 
     Args:
-        args: the stability of the probe's arguments.
+        probe: the stability that the probe's provider declares.
         own: the stability of the program's own names (given()).
     """
     types = _types(program)
@@ -123,8 +147,8 @@ def named(
             yield f"@{node.name}", node.span, own.get(f"@{node.name}", STABLE)
         elif isinstance(node, tree.NameNode):
             name = node.name
-            if name == "args":
-                stability = args
+            if name in _OF_PROBE:
+                stability = getattr(probe, _OF_PROBE[name])
             elif name == "locals" or "`" in name:
                 stability = PRIVATE
             else:
@@ -133,29 +157,40 @@ def named(
 
 
 def of_names(
-    nodes: object, args: Attributes, program: tree.ProgramNode, own: Mapping[str, Attributes]
+    nodes: object,
+    probe: ProviderStability,
+    program: tree.ProgramNode,
+    own: Mapping[str, Attributes],
 ) -> Attributes:
     """Return the least stability of all names in a part of the syntax tree.
 
     Args:
-        args: the stability of the probe's arguments.
+        probe: the stability that the probe's provider declares.
         own: the stability of the program's own names (given()).
     """
-    return least([STABLE, *(found for _, _, found in named(nodes, args, program, own))])
+    return least([STABLE, *(found for _, _, found in named(nodes, probe, program, own))])
 
 
 def check_minimum(
-    clause: tree.ClauseNode, args: Attributes, program: tree.ProgramNode, minimum: Attributes
+    clause: tree.ClauseNode,
+    description: tree.DescriptionNode,
+    probe: ProviderStability,
+    program: tree.ProgramNode,
+    minimum: Attributes,
 ) -> None:
-    """Check that no name in a clause is less stable than the option amin. Raises DError D_ATTR_MIN
-    at the first name that is.
+    """Check that neither a probe description of a clause nor a name in the clause is less stable
+    than the option amin (dt_cook_clause()). Raises DError D_ATTR_MIN at the first that is.
 
     Args:
-        args: the stability of the probe's arguments.
+        description: the description, by provider, module, function and name.
+        probe: the stability that the probe's provider declares.
         minimum: the value of the option amin.
     """
     own = given(program)
-    for name, span, stability in named((clause.predicate, clause.statements), args, program, own):
+    described = of_description(description.pattern, probe)
+    names = [(str(description.pattern), description.span, described)]
+    names += named((clause.predicate, clause.statements), probe, program, own)
+    for name, span, stability in names:
         if not stability.reaches(minimum):
             message = f"attributes for {name} ({stability}) are less than predefined minimum"
             raise DError(message, span, "D_ATTR_MIN", f"-x amin={minimum}")
@@ -163,17 +198,17 @@ def check_minimum(
 
 def of_clause(
     clause: tree.ClauseNode,
-    args: Attributes,
+    probe: ProviderStability,
     program: tree.ProgramNode,
     own: Mapping[str, Attributes],
 ) -> Attributes:
     """Return the least stability of the names in a clause.
 
     Args:
-        args: the stability of the probe's arguments.
+        probe: the stability that the probe's provider declares.
         own: the stability of the program's own names (given()).
     """
-    return of_names((clause.predicate, clause.statements), args, program, own)
+    return of_names((clause.predicate, clause.statements), probe, program, own)
 
 
 _PROBE_PARTS = words("provider module function name args")
