@@ -84,6 +84,19 @@ def test_counts_are_exact_and_everything_is_given_back(
     assert not guardians(run.mark)
 
 
+def test_system_calls_are_counted(vm: AttachGuest) -> None:
+    """Entries and returns of one system call, among the returns of all."""
+    calls = 3000
+    program = """syscall::read:entry, syscall:vmlinux::return
+        /execname == "reads"/ { @[probefunc, probename] = count(); }"""
+    run = traced(vm, "auto", program)
+    vm.run(f"reads {calls}")
+    run.stop()
+    found = counts(run.result().good().out)
+    assert found["read", "entry"] == found["read", "return"] == calls
+    assert found["execve", "return"] == 1
+
+
 def test_the_vmlinux_is_found_by_the_build_id_in_memory(vm: AttachGuest) -> None:
     done = kinst("--attach", str(vm.pid), "-l", "-n", "kinst::vfs_read:0", boots=False).good()
     assert f"whose vmlinux is {vm.debug}" in done.err

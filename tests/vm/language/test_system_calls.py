@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -215,3 +216,17 @@ def test_calls_and_results_are_those_of_the_kernel_s_own_events(
         assert ours == theirs, thread
     every = [event for theirs in threads.values() for event in theirs]
     assert len(every) > 500 and sum(e[:2] == (">", "getppid") for e in every) == 25
+
+
+def test_returns_of_all_calls_are_one_jump() -> None:
+    """As -l -v lists them, at one instruction."""
+    words = ("-n", "syscall:vmlinux:read:", "-n", "syscall:vmlinux:getppid:return")
+    lines = kinst("-l", "-v", *words).good().out.splitlines()
+    shown = {
+        line.split(None, 4)[-1]: below
+        for line, below in pairwise(lines)
+        if line.split()[1:2] == ["syscall"]
+    }
+    assert set(shown) == {"entry", "return"} and len(lines) > 6, lines
+    ways = [re.findall(r" (jump|trap|stop|refused)\b", below) for below in shown.values()]
+    assert ways == [["jump"], ["jump"]], lines
