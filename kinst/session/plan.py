@@ -313,7 +313,7 @@ def _wanted(
     several = len(np.unique(addresses)) < len(addresses)
     known: dict[object, tuple[Body, ...] | None] = {}  # work of probes that count alike
     keys = own_keys(program, layout)
-    choices = _calls_of_choosers(placed, descriptors, code, rules, isa)
+    choices = {} if code is None else _calls_of_choosers(placed, descriptors, code, rules, isa)
     for k, chosen in enumerate(parts.planted):
         e, site, choice = chosen.enabled, chosen.site, chosen.choice
         own = e.work
