@@ -96,12 +96,13 @@ class DebugIndex(Protocol):
     """Index of an image's functions and their inlined copies, by name and by address."""
 
     def functions(self, name: str) -> Sequence[FunctionDie]:
-        """Return the functions of this name, in file order. The abstract and the concrete instances
-        of a function are one result."""
+        """Return the functions of this name, in the order of the debug information. The abstract
+        instance and the out-of-line instances of a function are one result."""
         ...
 
     def copies(self, name: str) -> Sequence[InlineCopy]:
-        """Return the inlined copies of all functions of this name, in file order."""
+        """Return the inlined copies of all functions of this name, in the order of the debug
+        information."""
         ...
 
     def inline_names(self) -> Sequence[str]:

@@ -62,9 +62,16 @@ def let_pass(machine: Stoppable, read: Read, isa: Isa, sites: U64, pc_delta: int
 def _has_trapped(
     read: Read, isa: Isa, registers: Mapping[str, int], places: U64, pc_delta: int
 ) -> bool:
-    """Whether a CPU may have hit a breakpoint and not have reached the hook: one of `places`, the
-    program counters that a breakpoint saves, is in a register or, if pc_delta is not 0, near the
-    top of the stack."""
+    """Whether a CPU may have hit a breakpoint and not have reached the hook.
+
+    The CPU then still has the program counter that the breakpoint saved: in a register or, if
+    pc_delta is not 0, near the top of its stack.
+
+    Args:
+        registers: the CPU's registers.
+        places: for each breakpoint, the program counter that it saves.
+        pc_delta: Facts.trap_pc_delta.
+    """
     if isa.paging.in_user_mode(registers):
         return False
     words = np.array([v for v in registers.values() if 0 <= v < 1 << 64], np.uint64)

@@ -179,8 +179,8 @@ class TraceRecords:
         yield from self._noted(self.interpreter.finish())
 
     def _take(self, chunks: list[Chunk]) -> Iterator[Event]:
-        """Yield the events of some records: first lost data, then records and faults (as
-        dtrace_work()).
+        """Yield the events of some records: first lost data, then records and faults. This is the
+        order of libdtrace's dtrace_work().
 
         Data that are lost while a slow client handles an event are reported before the next event.
 

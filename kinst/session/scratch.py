@@ -38,9 +38,9 @@ class ScratchPool:
     overwritten: the data of the next trace begin after them. The rest of the trace's data is zeroed
     and used again.
 
-        | heads of ended traces, data of the trace | code of all -> | free | counter blocks |
+        | headers of ended traces, data of the trace | code of all -> | free | counter blocks |
 
-    When the heads (header and state pages) fill the area for data, allocation begins anew: at the
+    When the headers (header and state pages) fill the area for data, allocation begins anew: at the
     start if no code is in use (start_again()), otherwise after all code.
     """
 

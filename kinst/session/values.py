@@ -199,7 +199,8 @@ class Placement:
         dead_registers: registers that a jump may overwrite (Isa.dead_registers), by address of the
             jump.
         gates: instructions without a probe that are planted with a jump, since they lead to traps.
-        gated: addresses of the traps whose known predecessors are all displaced.
+        gated: addresses of trap-planted instructions whose predecessors are all known and
+            displaced: control then comes from trampolines, and normally does not reach the trap.
         sampled: probes that a timer of the machine fires (profile-N in a machine that never stops).
     """
 
@@ -331,7 +332,7 @@ class HostSide:
         read: reads the target's memory.
         read_user: reads the memory of the process that the stopped CPU runs.
         stopped: the stopped CPU.
-        user: the address of read_user and further facts about user memory, for clause code; None
+        user: how clause code that runs on the host reads user memory: by a call of read_user; None
             without a machine.
     """
 
