@@ -234,7 +234,8 @@ def without_source(text: str) -> str:
     head = re.search(r"^(count +share.* )source$", text, re.M)
     if head is None:
         return text
-    return "\n".join(line[: len(head[1])] for line in text.splitlines())
+    rows = [line[: len(head[1])] for line in text[head.start() :].splitlines()]
+    return text[: head.start()] + re.sub(r"-{5,}", "-----", "\n".join(rows))
 
 
 def missing_lines(shown: str, printed: str, *, varies: bool) -> tuple[set[str], set[str]]:
