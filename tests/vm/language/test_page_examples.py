@@ -287,7 +287,6 @@ def _parameters() -> list[object]:
     ]
 
 
-@pytest.mark.vm
 @pytest.mark.parametrize("example", _parameters())
 def test_example(example: PageExample, prepared: Prepared, tmp_path: Path, reads: Path) -> None:
     folder = tmp_path / "reader"
