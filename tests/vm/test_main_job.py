@@ -2,8 +2,9 @@
 
 Tests exact counts in each way of planting, what a clause sees, inline functions, fbt, the command
 of -c, warm starts, and that the kernel's text is restored.  Of tests/vm, `make test` runs only
-this file and a few examples of documents (language/test_page_examples.py).  All tests but the last three share one guest.  The authority is the guest's program: it
-calls read(2) exactly so many times.
+this file and a few examples of documents (language/test_page_examples.py).  All tests but the last
+three share one guest.  The authority is the guest's program: it calls
+read(2) exactly so many times.
 """
 
 from __future__ import annotations
