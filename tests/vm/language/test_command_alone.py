@@ -47,6 +47,7 @@ def test_page_faults_are_those_that_the_kernel_counts(options: tuple[str, ...]) 
     At the first traced fault it is not 0: the process was there before the probes were planted.
     """
     program = """
+        int n; int first; int last;
         fbt::handle_mm_fault:entry /pid == $target && !n/ { first = curthread->min_flt; }
         fbt::handle_mm_fault:entry /pid == $target/ { n++; last = curthread->min_flt; }
         END { printf("%d %d %d", n, first, last); }
