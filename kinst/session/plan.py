@@ -319,8 +319,9 @@ def _wanted(
         own = e.work
         bodies: tuple[Body, ...] | None = None
         if e.selection is not None:
-            # The call for all of the site's probes is with the first of them.
-            bodies = tuple(filter(None, [choices.pop(site.address, None)]))
+            if code is not None:
+                # The call for all of the site's probes is with the first of them.
+                bodies = tuple(filter(None, [choices.pop(site.address, None)]))
         elif base is not None:
             same = (own, keys(e.probe.id, e.clauses))
             if same not in known:
