@@ -63,8 +63,9 @@ def cases() -> dict[str, Case]:
         and len(re.findall(r"\bBEGIN\b", case.program)) == 1
         and not _ELSEWHERE.search(case.program)
     ]  # fmt: skip
-    # The folder in which the command runs differs between the two guests.
-    same = [case for case in _spread(fit, CASES) if not re.search(r"\bcwd\b", case.program)]
+    # The folder in which the command runs, and its arguments, differ between the two guests.
+    spread = _spread(fit, CASES)
+    same = [case for case in spread if not re.search(r"\b(cwd|execargs)\b", case.program)]
     return {f"{case.chapter}: {case.title}": case for case in same}
 
 
