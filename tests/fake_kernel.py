@@ -117,7 +117,7 @@ class FakeKernel:
     def dead_ends(self) -> Sequence[str]:
         return ("panic",)
 
-    def tracepoints(self) -> Sequence[Tracepoint]:
+    def tracepoints(self, name: str = "*") -> Sequence[Tracepoint]:
         return ()
 
     def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:

@@ -59,7 +59,7 @@ class BasicSystem(System):
     def system_calls(self) -> Sequence[SystemCall]:
         return ()
 
-    def tracepoints(self) -> Sequence[Tracepoint]:
+    def tracepoints(self, name: str = "*") -> Sequence[Tracepoint]:
         return ()
 
     def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:

@@ -113,9 +113,9 @@ class Kernel(Protocol):
         """Return the kernel's system calls, sorted by name; () if its system does not know them."""
         ...
 
-    def tracepoints(self) -> Sequence[Tracepoint]:
-        """Return the kernel's tracepoints, by subsystem and name; none if its system does not know
-        them."""
+    def tracepoints(self, name: str = "*") -> Sequence[Tracepoint]:
+        """Return the tracepoints whose name matches an sh(1) pattern, by subsystem and name; none
+        if the kernel's system does not know them."""
         ...
 
     def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:

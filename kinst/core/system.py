@@ -526,8 +526,9 @@ class TracepointSite:
 class Tracepoints(Protocol):
     """Tracepoints, and the switches that lead control to them."""
 
-    def tracepoints(self) -> Sequence[Tracepoint]:
-        """Return all tracepoints, by subsystem and name; none if they are not known."""
+    def tracepoints(self, name: str = "*") -> Sequence[Tracepoint]:
+        """Return the tracepoints whose name matches an sh(1) pattern, by subsystem and name; none
+        if they are not known."""
         ...
 
     def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:

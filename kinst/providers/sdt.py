@@ -52,7 +52,7 @@ class SdtProvider(Provider):
         plain = pattern.name and not any(c in pattern.name for c in "*?[")
         refusal: KinstError | None = None
         some = False
-        for one in kernel.tracepoints():
+        for one in kernel.tracepoints(pattern.name or "*"):
             probe = ProbeName(self.name, one.subsystem, "", one.name)
             if not pattern.matches(probe):
                 continue

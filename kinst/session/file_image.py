@@ -78,7 +78,7 @@ class FileImage:
         """Return an empty tuple: a kernel's system calls are known only while it runs."""
         return ()
 
-    def tracepoints(self) -> Sequence[Tracepoint]:
+    def tracepoints(self, name: str = "*") -> Sequence[Tracepoint]:
         """Return an empty tuple: a kernel's tracepoints are known only while it runs."""
         return ()
 

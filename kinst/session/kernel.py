@@ -72,7 +72,7 @@ class KernelSystem(Protocol):
     def is_fatal(self, address: int) -> bool: ...
     def dead_ends(self) -> Sequence[str]: ...
     def system_calls(self) -> Sequence[SystemCall]: ...
-    def tracepoints(self) -> Sequence[Tracepoint]: ...
+    def tracepoints(self, name: str = "*") -> Sequence[Tracepoint]: ...
     def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]: ...
 
 
@@ -510,8 +510,8 @@ class RunningKernel:
     def system_calls(self) -> Sequence[SystemCall]:
         return self._system.system_calls()
 
-    def tracepoints(self) -> Sequence[Tracepoint]:
-        return self._system.tracepoints()
+    def tracepoints(self, name: str = "*") -> Sequence[Tracepoint]:
+        return self._system.tracepoints(name)
 
     def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:
         return self._system.tracepoint_sites(name)

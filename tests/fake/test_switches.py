@@ -42,7 +42,7 @@ class Switching(FakeSystem):
         self.busy = 0
         self._original = machine.text
 
-    def tracepoints(self) -> Sequence[Tracepoint]:
+    def tracepoints(self, name: str = "*") -> Sequence[Tracepoint]:
         return [Tracepoint("part", "point")]
 
     def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:

@@ -39,7 +39,7 @@ class FakeKernel:
     def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
         return []
 
-    def tracepoints(self) -> Sequence[Tracepoint]:
+    def tracepoints(self, name: str = "*") -> Sequence[Tracepoint]:
         return ()
 
     def columns(self, functions: Sequence[Function]) -> Scanned:

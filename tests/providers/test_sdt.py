@@ -22,7 +22,7 @@ class Traced(FakeKernel):
     """A kernel with a tracepoint at two places, another at a function's entry, and a refused
     one."""
 
-    def tracepoints(self) -> Sequence[Tracepoint]:
+    def tracepoints(self, name: str = "*") -> Sequence[Tracepoint]:
         return [Tracepoint("irq", "hit"), Tracepoint("sched", "hit_too"), Tracepoint("", "never")]
 
     def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:

@@ -171,8 +171,8 @@ class Linux:
     def _system_calls(self) -> Sequence[SystemCall]:
         return calls_of_kernel(self._kernel, self.table, self._btf, self._arch, self._isa)
 
-    def tracepoints(self) -> Sequence[Tracepoint]:
-        return self._tracepoints.all
+    def tracepoints(self, name: str = "*") -> Sequence[Tracepoint]:
+        return self._tracepoints.named(name)
 
     def tracepoint_sites(self, name: str) -> Sequence[TracepointSite]:
         return self._tracepoints.sites(name)

@@ -21,7 +21,9 @@ Tested by tests/systems/linux/test_tracepoints.py and tests/vm/counts/test_trace
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import translate
 from functools import cached_property
 
 import numpy as np
@@ -102,13 +104,14 @@ class LinuxTracepoints:
         named = {name.removeprefix(_POINT): address + slide & MASK for name, address in found}
         return {name: at for name, at in named.items() if self._kernel.has(_CALLED + name)}
 
-    @cached_property
-    def all(self) -> tuple[Tracepoint, ...]:
-        """All tracepoints, by subsystem and name."""
+    def named(self, pattern: str) -> tuple[Tracepoint, ...]:
+        """Return the tracepoints whose name matches an sh(1) pattern, by subsystem and name."""
         if not (self._btf.has("tracepoint", "funcs") and self._keys.known):
             return ()
-        systems = self._systems
-        found = [Tracepoint(systems.get(at, ""), name) for name, at in self._addresses.items()]
+        match = re.compile(translate(pattern)).match
+        names = [name for name in self._addresses if match(name)]
+        systems = self._systems if names else {}  # without a name, no event is read
+        found = [Tracepoint(systems.get(self._addresses[name], ""), name) for name in names]
         return tuple(sorted(found, key=lambda one: (one.subsystem, one.name)))
 
     @cached_property
@@ -165,6 +168,8 @@ class LinuxTracepoints:
         static = self._kernel.number(at + self._btf.offset("tracepoint", "static_call_key"))
         guard, count = at + self._btf.offset("tracepoint", "funcs"), self._count(name)
         calls = [call for call in self._calls(static) if not self._is_boot_code(call)]
+        if not calls:
+            raise KinstError(f"the kernel has no table of the calls of the tracepoint {name}")
         return [self._before(name, call, guard, count, key) for call in calls]
 
     def _needs(self, at: int) -> str:

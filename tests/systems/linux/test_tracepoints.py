@@ -29,13 +29,21 @@ def test_all_that_nm_has_are_there(file: KernelFile, prepared: Prepared) -> None
     shown = subprocess.run(["nm", prepared.debug], capture_output=True, text=True, check=True)
     names = {line.split()[-1] for line in shown.stdout.splitlines()}
     expected = {n.removeprefix("__tracepoint_") for n in names if n.startswith("__tracepoint_")}
-    found = file.tracepoints.all
+    found = file.tracepoints.named("*")
     assert {one.name for one in found} == expected and len(expected) > 600
     systems = {one.name: one.subsystem for one in found}
     known = {"sched_switch": "sched", "kmalloc": "kmem", "sys_enter": "raw_syscalls",
              "irq_handler_entry": "irq", "netif_rx": "net", "timer_start": "timer"}  # fmt: skip
     assert {name: systems[name] for name in known} == known
     assert sum(not system for system in systems.values()) < 20
+
+
+def test_no_event_is_read_for_a_name_that_no_tracepoint_has(prepared: Prepared) -> None:
+    file = KernelFile("amd64", prepared.debug)
+    assert file.tracepoints.named("BEGIN") == () == file.tracepoints.named("entry")
+    assert "_systems" not in vars(file.tracepoints)
+    (one,) = file.tracepoints.named("sched_swit?h")
+    assert (one.subsystem, one.name) == ("sched", "sched_switch")
 
 
 @pytest.mark.parametrize("name", ["sched_switch", "sched_process_exit", "kfree", "netif_rx"])
@@ -81,7 +89,7 @@ def test_those_that_need_more_are_refused_with_the_reason(file: KernelFile) -> N
     with pytest.raises(KinstError, match=r"only after the kernel has run syscall_regfunc\(\)"):
         file.tracepoints.sites("sys_enter")
     refused = []
-    for one in file.tracepoints.all:
+    for one in file.tracepoints.named("*"):
         try:
             assert file.tracepoints.sites(one.name)
         except KinstError as error:
