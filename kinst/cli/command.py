@@ -77,6 +77,7 @@ def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
     if not request.of_file:
         compiler = api.Compiler(request, report)
         compiled = compiler, compiler.compile(request)
+        compiler.check_functions(compiled[1])
     early_start = api.start_early(request)
     run: Callable[[TextIO], int] = partial(
         _all("run"), line, interrupts.end, report=report, compiled=compiled,

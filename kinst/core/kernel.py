@@ -238,6 +238,8 @@ class Provider(Protocol):
     stability: ProviderStability = ANY
     # Whether its probes are instructions of a traced kernel.
     needs_kernel: bool = True
+    # Whether the function of a description is a function of the kernel, by its name.
+    names_functions: bool = False
     # Properties of its probes that the D compiler must know.
     interface: ProbeInterface = ProbeInterface()
 

@@ -143,6 +143,7 @@ class FbtProvider(Provider):
     symbols and live text."""
 
     name = "fbt"
+    names_functions = True
     stability = stability_of(
         "Evolving/Evolving/Common", "Private/Private/Unknown", "Private/Private/ISA",
         "Evolving/Evolving/Common", "Private/Private/ISA",

@@ -74,6 +74,7 @@ class KinstProvider(Provider):
     kernel."""
 
     name = "kinst"
+    names_functions = True
     stability = stability_of(
         "Evolving/Evolving/Common", "Private/Private/Unknown", "Private/Private/ISA",
         "Evolving/Evolving/Common", "Private/Private/ISA",

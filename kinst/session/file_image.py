@@ -58,8 +58,7 @@ class FileImage:
         return self._rules.functions.at(address)
 
     def counterpart(self, name: str) -> str:
-        """Return "": for a file, hints do not say what replaces another system's function."""
-        return ""
+        return self._rules.counterpart(name)
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
         """Return "" for each site: only a running kernel has reasons to refuse sites."""

@@ -32,7 +32,8 @@ class FileRules(Protocol):
     which trap instructions it never continues, which functions never return. All addresses are
     linked addresses.
 
-    fixup(), is_fatal() and dead_ends() mean what they mean in core.system.SiteRules.
+    fixup(), is_fatal() and dead_ends() mean what they mean in core.system.SiteRules, counterpart()
+    what it means in core.system.System.
 
     Attributes:
         functions: the functions of the file; their module name is "".
@@ -43,6 +44,7 @@ class FileRules(Protocol):
     def fixup(self, address: int) -> int | None: ...
     def is_fatal(self, address: int) -> bool: ...
     def dead_ends(self) -> Sequence[str]: ...
+    def counterpart(self, name: str) -> str: ...
 
 
 class SystemKind(Protocol):

@@ -243,6 +243,9 @@ class PlainFile:
     def dead_ends(self) -> Sequence[str]:
         return ()
 
+    def counterpart(self, name: str) -> str:
+        return ""
+
 
 class ElfKind:
     """The system that any ELF file belongs to, and the base class of systems that know more.

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from kinst.image.elf import Elf
 from kinst.image.function_table import FunctionTable
-from kinst.systems.linux.special_names import NEVER_RETURN
+from kinst.systems.linux.special_names import COUNTERPARTS, NEVER_RETURN
 from kinst.systems.linux.system import PADDING
 from kinst.systems.linux.tables import KernelTables
 
@@ -33,6 +33,9 @@ class LinuxFile:
         """Return whether control never continues after the trap instruction at a linked address.
         After a WARN it continues; after any other trap it does not."""
         return address not in self._warnings
+
+    def counterpart(self, name: str) -> str:
+        return COUNTERPARTS.get(name, "")
 
     def dead_ends(self) -> Sequence[str]:
         return NEVER_RETURN

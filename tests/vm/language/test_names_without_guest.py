@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from kinst.api import compiling
 from kinst.cli.command import main
 from kinst.wire.child_process import Child
 from tests.vm.command import kinst
@@ -34,3 +35,31 @@ def test_names_are_those_of_a_guest(
     found = names(capsys.readouterr().out)
     assert found == live
     assert len(found) > 150 and "fbt:vmlinux:ksys_read:return" in found
+
+
+WRONG = [
+    "kinst::vfs_reed:0",
+    "kinst:vmlinux:vfs_reed:",
+    "fbt::tcp_sendmesg:entry",
+    "kinst::vm_fault:0",  # FreeBSD's
+    "kinst::zzzzzz:0",
+]
+
+
+@pytest.mark.parametrize("description", WRONG)
+def test_a_wrong_function_is_told_as_a_guest_tells_it(
+    description: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["-n", f"BEGIN, {description} {{}}", "-c", "true"]
+    with monkeypatch.context() as without:
+        without.setattr(compiling, "check_functions", lambda *_: None)
+        assert main(line) == 1
+    told = capsys.readouterr().err
+
+    def start(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(Child, "__init__", start)
+    assert main(line) == 1
+    assert capsys.readouterr().err == told
+    assert "no function named" in told
