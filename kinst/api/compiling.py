@@ -7,12 +7,13 @@ Tested by tests/cli/test_start.py and tests/session/test_compile_once.py.
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from kinst.api.program import Program
 from kinst.core.registers import RegisterNames
 from kinst.isa import load_registers
 from kinst.providers import load_all
 from kinst.session.compile import compile_program
-from kinst.session.early_names import check_functions
 from kinst.session.kernel_files import KernelFiles, isa_of_file, with_build, with_vmlinux
 from kinst.session.report import Report
 from kinst.session.request import DEFAULT_ISA, Request
@@ -60,7 +61,8 @@ class Compiler:
     def check_functions(self, program: Program) -> None:
         """Raise DError for a function that the machine's kernel will not have, if that can be known
         before the machine starts."""
-        check_functions(program.request, program.compiled, self.files, load_all())
+        early_names = import_module("kinst.session.early_names")
+        early_names.check_functions(program.request, program.compiled, self.files, load_all())
 
 
 def _registers_of(request: Request) -> RegisterNames:

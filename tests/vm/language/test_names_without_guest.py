@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from kinst.api import compiling
 from kinst.cli.command import main
+from kinst.session import early_names
 from kinst.wire.child_process import Child
 from tests.vm.command import kinst
 
@@ -52,7 +52,7 @@ def test_a_wrong_function_is_told_as_a_guest_tells_it(
 ) -> None:
     line = ["-n", f"BEGIN, {description} {{}}", "-c", "true"]
     with monkeypatch.context() as without:
-        without.setattr(compiling, "check_functions", lambda *_: None)
+        without.setattr(early_names, "check_functions", lambda *_: None)
         assert main(line) == 1
     told = capsys.readouterr().err
 
