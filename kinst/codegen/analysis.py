@@ -66,8 +66,8 @@ def register_slot(machine: CodeMachine, index: int) -> int | None:
 
 
 def unwinding_slots(machine: CodeMachine) -> frozenset[int]:
-    """Return the slots of the frame whose registers the kernel's unwinder starts from; empty if no
-    unwinder is known.
+    """Return the frame slots of the registers (stack pointer, frame pointer and so on) that a walk
+    of the kernel's stack starts from; empty if kinst knows no unwinder of this kernel.
     """
     if machine.unwinder is None:
         return frozenset()
@@ -91,8 +91,9 @@ def asks_caller(program: typed.TypedProgram) -> bool:
 
 
 def looks_at_user(expr: typed.Expr) -> bool:
-    """Return whether the value of the expression comes from the user mode of the current process:
-    from its registers, its stack or an address in it.
+    """Return whether the expression reads the current process's user mode: its user registers
+    (uregs[]), its user stack (ustack() and the like), or the name of an address in the process
+    (usym() and the like).
     """
     if isinstance(expr, typed.Builtin):
         return expr.name in ("ucaller", "ustackdepth")

@@ -43,7 +43,8 @@ class CodeMachine:
         host: whether the code runs in kinst's own process.  If True, the CPU's slot in scratch is
             scratch.cpus, and built-ins are read from the CONTEXT_* words after the frame.
             Otherwise, the slot is the CPU's number, and built-ins are read as `builtins` says.
-        base: address of scratch in the address space of this machine.
+        base: address of scratch, as the code sees it: in the traced kernel's address space or, if
+            `host` is True, in that of kinst's process.
         scratch: layout of scratch memory.
         nofault_read: address of a C function (dst, src, size) -> i64 that copies memory and returns
             0 if it could read all bytes.
@@ -64,8 +65,8 @@ class CodeMachine:
         unwinder: see Facts.
         llvm_options: see Isa.
         user: see Facts; on the host, its functions are native code of kinst's process.
-        parents: offsets in a task of the address of its parent's task, and of its process id; (0,
-            0) if they are not known.
+        parents: two offsets in the kernel's task structure: of the pointer to the parent's task,
+            and of the process id.  (0, 0) if they are not known.
         symbols: address of each (module, name) that the program uses, in the running kernel.
         paths: see Facts.
         user_state: see Facts.
@@ -73,8 +74,8 @@ class CodeMachine:
         reserves: whether trampolines, besides clauses, write records (STATE_RESERVED).
         preemption: see Facts.
         saved_registers: see Facts.
-        samples: whether clauses also run in samples of CPUs, whose descriptors have no program
-            counter.
+        samples: whether clauses also run when profile-N samples a CPU.  Then the program counter
+            is not in the site descriptor, since such a probe has no instruction.
         interrupt_masks: see Facts.
         pin: see Facts.
         dialect: how the system encodes errno, devices, sockets and the like.
@@ -125,13 +126,15 @@ class CodeMachine:
         return self.clock is not None and bool(self.timestamp_asm)
 
     def address(self, offset: int) -> int:
-        """Return the address, on this machine, of the byte at this offset in scratch."""
+        """Return the address of the byte at this offset in scratch, as code for this machine sees
+        it.
+        """
         return self.base + offset
 
 
 def parents_of(facts: Facts | None) -> tuple[int, int]:
-    """Return the offsets in a task by which the kernel's ppid is read: of the address of the
-    parent's task, and of the process id.  (0, 0) if they are not known.
+    """Return two offsets in the kernel's task structure, by which ppid is read: of the pointer to
+    the parent's task, and of the process id.  (0, 0) if they are not known.
     """
     access = facts.builtins.get("ppid") if facts else None
     if access is None or len(access.offsets) != 2:

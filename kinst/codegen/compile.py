@@ -45,8 +45,8 @@ class TargetCode:
         address: address in the target that the code was linked to.
         entry_offsets: offset of each entry function in `code`.
         slots: the frame slots that each entry function reads.
-        caller: the entry functions that also read the slot that their site's descriptor names
-            (SITE_CFA_SLOT).
+        caller: the entry functions that also read the frame slot whose number is in the site's
+            descriptor (SITE_CFA_SLOT), for the built-in variable `caller`.
         arguments: numbers of the probe's arguments that each entry function reads; the site's
             descriptor says where they are.
         strings: the bytes of the strings area.
@@ -54,8 +54,9 @@ class TargetCode:
         fault_hook: offset of the fault hook in `code`.
         ir: LLVM assembly before optimisation, for --dump.
         samplers: addresses of the functions that run an entry function with the registers that an
-            interrupt has saved.
-        choosers: addresses of the functions that choose among a site's probes.
+            interrupt has saved, in the order of ProgramEntries.sampled.
+        choosers: addresses of the functions that run the entry function of only one of several
+            probes at a site, in the order of ProgramEntries.chosen.
     """
 
     code: bytes
@@ -145,9 +146,11 @@ class ProgramEntries:
         entries: the distinct tuples of clauses that sites run.
         error_clauses: the clauses of dtrace:::ERROR.
         error_site: address of dtrace:::ERROR's site descriptor on this machine.
-        sampled: (entry, address of the site descriptor) of each entry that samples of CPUs run.
-        chosen: for each site whose probes have selections, its probes as (selection, entry, address
-            of the site descriptor).
+        sampled: (entry, address of the site descriptor) of each profile-N probe, which runs when
+            the kernel samples a CPU.
+        chosen: for each site at which a number in memory (such as a system call's number) decides
+            which probe fires: the site's probes as (selection, entry, address of the site
+            descriptor).
     """
 
     program: typed.TypedProgram
@@ -193,8 +196,11 @@ def _lower_entries(wanted: ProgramEntries, machine: CodeMachine) -> tuple[str, b
 
 
 def _choosers(wanted: ProgramEntries, unit: Unit, error: IrFunction) -> list[IrFunction]:
-    """Return the functions that choose among a site's probes, with entry functions of their own:
-    a call of an exported function would have to be relocated.
+    """Return, for each element of wanted.chosen, an LLVM function that runs the probe that a hit
+    belongs to; before these functions, the entry functions that they call.
+
+    The entry functions are internal copies of the exported ones: LLVM would emit a relocation for
+    a call of an exported function.
     """
     entries: dict[Entry, IrFunction] = {}
     functions: list[IrFunction] = []

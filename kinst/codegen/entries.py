@@ -164,6 +164,10 @@ def _write_clause(
 def _write_fault(firing: Firing, following: str, error: IrFunction | None) -> None:
     """Emit the block that all faults in a clause jump to: count the fault, run dtrace:::ERROR's
     clauses, and go on after the faulting clause.  The faulting clause's record is not committed.
+
+    Args:
+        following: label of the block after the faulting clause.
+        error: the LLVM function of write_error().
     """
     code = firing.code
     faults = firing.faults

@@ -136,7 +136,8 @@ class Firing:
         this: the clause-local variables that are in registers, by index.
         entries: address of each thread-local variable's table entry, by the variable's index; 0
             until this firing has looked it up.
-        old: the values that typed.OldValue, Before and Root stand for, innermost last.
+        old: a stack of values, for nested assignments: typed.OldValue, Before and BaseAddress
+            evaluate to the last one.
     """
 
     unit: Unit

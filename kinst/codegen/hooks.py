@@ -164,7 +164,7 @@ def write_sampler(
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """One of the probes at a site that has selections.
+    """One of several probes at the same site, whose hits are told apart by a number in memory.
 
     Attributes:
         selection: which hits belong to the probe.
@@ -181,8 +181,9 @@ def write_chooser(machine: CodeMachine, name: str, probes: Sequence[Chosen]) -> 
     """Return the LLVM function NAME(site, frame), which runs the entry function of the probe that a
     hit belongs to, if there is one. It ignores `site`.
 
-    The probes' numbers are searched by halves, so the time hardly depends on how many there are.
-    Each distinct place of a number or a state is searched one after another.
+    Probes whose selections differ only in `values` make a group. For each group, the function loads
+    the number that decides and finds it among the values of the probes by binary search, so that
+    the time hardly depends on the number of probes. The groups are searched one after another.
 
     Args:
         machine: the machine that runs the code.
@@ -218,12 +219,12 @@ def write_chooser(machine: CodeMachine, name: str, probes: Sequence[Chosen]) -> 
 def _search(
     code: IrFunction, number: IrValue, probes: Sequence[tuple[int, Chosen]], after: str
 ) -> None:
-    """Emit LLVM IR that finds a number among those of probes, runs the probe's entry function, and
-    jumps to a label.
+    """Emit LLVM IR that compares a number with the values of probes, runs the entry function of the
+    probe that has this value, if there is one, and jumps to the label `after`.
 
     Args:
-        probes: (number, probe), in the order of the numbers.
-        after: the label.
+        number: the number, an i32.
+        probes: (value, probe), sorted by value.
     """
     if len(probes) == 1:
         (value, one), found = probes[0], code.fresh("found")

@@ -30,8 +30,8 @@ _IDLE = (
 
 
 class ObjectError(Exception):
-    """Error: LLVM emitted more than plain code for a fixed address, which is a defect of
-    codegen.
+    """Error: LLVM's object file has relocations or data besides code, so the code would not run
+    where kinst copies it. This is a defect of codegen.
     """
 
 

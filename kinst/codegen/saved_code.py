@@ -51,8 +51,9 @@ class ObjectCode:
 
 @cache
 def _compiler() -> bytes | None:
-    """Return what identifies LLVM's library and the module that calls it, without importing them;
-    None if their files are not where they usually are."""
+    """Return bytes that change if LLVM's library or the module that calls it changes: path, size
+    and time of the library's file, and the module's source. Neither is imported. None if the files
+    are not where they usually are."""
     spec = find_spec("llvmlite")
     if spec is None or spec.origin is None:
         return None
@@ -66,13 +67,13 @@ def _compiler() -> bytes | None:
 
 
 class SavedCode:
-    """Machine code of assembly in a folder of the cache; the code may not have been saved yet."""
+    """A file in the cache for the machine code of one LLVM assembly; it need not exist yet."""
 
     def __init__(self, folder: Path, parts: Sequence[str]) -> None:
-        """Name the file.
+        """Compute the file's name; read and write nothing.
 
         Args:
-            folder: the folder of such files.
+            folder: the folder of the cache that has the files of machine code.
             parts: the assembly, and everything else that its machine code depends on.
         """
         compiler = _compiler()

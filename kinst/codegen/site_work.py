@@ -38,8 +38,8 @@ class Snippets:
         return self.found.get(("guard", clauses, arguments))
 
     def index(self, clauses: Clauses, arguments: Arguments) -> Snippet | None:
-        """Return the snippet that finds the counter of the count by key that is a probe's only
-        clause; None if there is no such snippet.
+        """Return the snippet for a probe whose only action is @a[key] = count(): it finds the key's
+        counter (helpers/key_slots.py). None if there is no such snippet.
         """
         return self.found.get(("index", clauses, arguments))
 
@@ -53,14 +53,14 @@ def snippets_of(
     isa: Isa,
 ) -> Snippets:
     """Compile the snippets that trampolines of a program can use: a guard for each clause with a
-    predicate, a guard for all clauses of a probe together, and the search for the counter of each
-    count by key.
+    predicate, a guard for all clauses of a probe together, and for each probe whose only action is
+    @a[key] = count() a snippet that finds the key's counter.
 
     Args:
         program: the program.
         layout: layout of the program's data.
-        counters: offset that is added to the layout's offsets in the counter blocks; None if there
-            are no counter blocks.
+        counters: displacement of the counter blocks from the per-CPU base, or the address of the
+            counters if all CPUs share them; None if there are no counters.
         probes: clauses and arguments of each probe.
         machine: a CPU of the traced kernel.
         isa: the kernel's ISA.
@@ -89,8 +89,11 @@ def snippets_of(
 def keyed_count(
     program: typed.TypedProgram, clauses: tuple[int, ...]
 ) -> typed.AggregateAction | None:
-    """Return the only action of a probe's only clause, if it is an aggregating action; None for any
-    other clauses.
+    """Return the aggregating action of a probe that has one clause with this one action; None if
+    the probe has more clauses or actions, or another action.
+
+    Args:
+        clauses: indexes of the probe's clauses.
     """
     actions = program.clauses[clauses[0]].actions
     if len(clauses) == len(actions) == 1 and isinstance(actions[0], typed.AggregateAction):
@@ -116,7 +119,8 @@ def counted(
         probe: id of the probe.
         clauses: the clauses that the probe runs.
         arguments: where the probe's arguments are.
-        counters: offset that is added to the layout's offsets in the counter blocks.
+        counters: displacement of the counter blocks from the per-CPU base, or the address of the
+            counters if all CPUs share them.
         snippets: the program's snippets.
     """
     bodies = list[CountBody]()
@@ -136,10 +140,13 @@ def counted(
 def own_keys(
     program: typed.TypedProgram, layout: ProgramLayout
 ) -> Callable[[int, Clauses], tuple[int, ...]]:
-    """Return a function that maps a probe's id and clauses to the probe's own entries in the tables
-    that these clauses update; -1 for a table in which the probe has no entry of its own.
+    """Return a function that tells which entries a probe updates in tables of constant keys.
 
-    Two probes do the same counting if their clauses, arguments and entries are equal.
+    The function gets a probe's id and clauses. It returns, for each aggregating action of the
+    clauses, an index in the action's aggregation: that of the entry whose keys depend on the probe
+    (probefunc, id and so on). The index is -1 if there is no such entry, because all keys are
+    literals or the aggregation has a hash table. Two probes do the same counting if their clauses,
+    arguments and these indexes are equal.
     """
     tables: dict[Clauses, tuple[int, ...]] = {}
     entries = layout.site_keys
@@ -160,8 +167,8 @@ def own_keys(
 def counted_entries(
     program: typed.TypedProgram, layout: ProgramLayout, probe: int, index: int
 ) -> tuple[int, ...] | None:
-    """Return the offsets in the counter blocks of the counters that a clause increments when its
-    predicate holds; None if the clause does anything but count with constant keys.
+    """Return which counters a clause increments when its predicate holds, as byte offsets in a
+    counter block; None if the clause does anything but count with constant keys.
 
     Args:
         probe: id of the probe.

@@ -2,11 +2,11 @@
 trampoline.
 
 A pure expression depends only on the registers at the site, on arguments of the probe, on constants
-and on the current thread, and can neither fault nor loop.  Of the thread it may read what is always
-mapped while the thread runs: its structure, and its credentials, which only the thread itself
-replaces.  (Another CPU may free the parent's structure unless interrupts are off, so ppid is not
-pure.)  An interrupt, or a move to another CPU, between two instructions of a snippet changes none
-of these; `cpu` is the CPU at the moment when it is read.
+and on the current thread, and can neither fault nor loop.  It may read the thread's task structure
+and credentials: they stay mapped while the thread runs, since only the thread itself replaces its
+credentials.  (ppid is not pure: another CPU may free the parent's structure unless interrupts are
+off.)  The value of a pure expression is the same if the thread is interrupted, or moves to another
+CPU, between two instructions of the snippet; only `cpu` is the CPU at the moment of reading.
 
 A guard is a pure predicate.  If a guard holds, the trampoline either calls the clause, which tests
 the whole predicate again, or increments a counter by one instruction.
@@ -321,13 +321,14 @@ def index_code(
     name: str,
 ) -> PureCode | None:
     """Return a snippet that finds the counter of a key (helpers/key_slots.py); None if the key is
-    not pure.  The snippet's result is the counter's offset, or 0 if the key has no counter.
+    not pure.  The snippet's result is the counter's displacement from the per-CPU base (its address
+    if all CPUs share the counters), or 0 if the key has no counter.
 
     Args:
         key: expression of the key.
         layout: layout of an aggregation with counter slots.
-        counters: offset that is added to the layout's offsets in the counter blocks, as in
-            CountBody.offsets.
+        counters: displacement of the counter blocks from the per-CPU base, or the address of the
+            counters if all CPUs share them.
         arguments: where arg0, arg1, ... are at the site.
         machine: the machine that runs the code.
         isa: the kernel's ISA.

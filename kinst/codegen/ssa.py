@@ -271,7 +271,8 @@ class IrFunction:
         return self._value(64, f"call i64 inttoptr (i64 {address} to ptr)({_list(args)})")
 
     def asm(self, template: str, constraints: str) -> IrValue:
-        """Emit LLVM IR that reads an i64 from outside LLVM's view; return the i64.
+        """Emit LLVM IR that reads an i64 by machine-specific means, such as the cycle counter or a
+        system register; return the i64.
 
         Args:
             template: inline assembly, the name of an LLVM intrinsic (llvm.x), or a register of the

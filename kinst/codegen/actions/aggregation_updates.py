@@ -92,8 +92,8 @@ def _update_found(
 
 
 def _table(firing: Firing, layout: AggregationLayout) -> IrValue:
-    """Emit LLVM IR that computes the address of this CPU's table of an aggregation, in the half
-    that clauses write at present; return the address.
+    """Emit LLVM IR that computes the address of this CPU's table of an aggregation; return the
+    address.  Each CPU has two such tables: clauses write one, while the consumer reads the other.
     """
     code = firing.code
     machine = firing.unit.machine
@@ -106,8 +106,9 @@ def _table(firing: Firing, layout: AggregationLayout) -> IrValue:
 def _constant_entry(
     firing: Firing, action: typed.AggregateAction, layout: AggregationLayout, table: IrValue
 ) -> IrValue:
-    """Emit LLVM IR that computes the address of the table entry of an update whose keys are
-    constants; return the address.  The entry's index is a constant or in the site's descriptor.
+    """Emit LLVM IR that computes the address of the table entry that an action with constant keys
+    updates; return the address.  If all keys are literals, the entry's index is a constant in the
+    code.  Otherwise, the code loads it from the site's descriptor.
     """
     code = firing.code
     keys = literal_keys(action.keys)
@@ -176,8 +177,8 @@ def _find_entry(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function find_entry(table, keys, key words, data words, entry size, mask).
 
     The function returns the address of the entry with these keys.  If there is no such entry, the
-    helper makes one with zeros as data and returns its address plus 1.  It returns 0 if PROBE_LIMIT
-    entries belong to other keys.
+    function makes one with zeros as data and returns its address plus 1.  It returns 0 if all
+    entries that may hold these keys (at most PROBE_LIMIT) belong to other keys.
     """
     code = unit.function(name, 6)
     table, keys, key_words, data_words, entry_size, mask = code.params
@@ -248,7 +249,8 @@ def _update(
         data: address of the entry's data.
         value: the value to aggregate.
         weight: the value's weight, for distributions.
-        fresh: an i1, 1 if the entry has no data yet; None for functions that can start from zeros.
+        fresh: an i1, 1 if the entry has no data yet; only min() and max() need it, because they
+            cannot start from the zeros of a new entry.  None for other aggregating functions.
     """
     code = firing.code
     second = code.add(data, 8)

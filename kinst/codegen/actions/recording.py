@@ -148,8 +148,8 @@ def reserve(firing: Firing, size: int, dropped: str) -> Reserved:
 
 
 def _reserves(firing: Firing) -> bool:
-    """Return whether this firing may have interrupted the writing of another record on the same
-    CPU.
+    """Return whether code for this machine must expect that a probe fires while a record is being
+    written on the same CPU: trampolines write records without turning interrupts off.
     """
     return firing.unit.machine.reserves and not firing.unit.machine.host
 
@@ -183,6 +183,10 @@ def commit(firing: Firing, layout: ClauseLayout, room: Reserved) -> None:
     """Emit LLVM IR that writes a record's header, then makes the record visible to the consumer.
     If the firing interrupted the writing of another record, both records become visible when the
     other record is committed (core/bodies.py RecordBody).
+
+    Args:
+        layout: layout of the clause's records.
+        room: the record's bytes, from reserve().
     """
     code, record = firing.code, room.record
     now = timestamp(firing)

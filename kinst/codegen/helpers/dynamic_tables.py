@@ -1,7 +1,8 @@
 """Helper functions that find, make and free entries in the hash tables of dynamic variables
 (DynamicLayout has the layout).
 
-All CPUs and the host share a variable's table.  An existing entry is found without a lock:
+A bucket is a cache line of tags, one for each entry, followed by the entries.  All CPUs and the
+host share a variable's table.  An existing entry is found without a lock:
 
 * A compare-and-exchange sets an entry's tag from 0 to the key's hash and the state BUSY, so an
   entry has one owner.  The tag becomes LIVE when the key is written.  Searches look only at LIVE
@@ -72,17 +73,23 @@ class DynamicTable:
         return self.code.load(64, address)
 
     def line(self, bucket: IrValue) -> IrValue:
-        """Emit LLVM IR that computes the address of a bucket's line of tags; return the address."""
+        """Emit LLVM IR that computes the address of a bucket, which begins with the cache line of
+        the tags of its entries; return the address.
+
+        Args:
+            bucket: number of the bucket.
+        """
         machine = self.unit.machine
         base = machine.address(machine.scratch.dynamic + self.layout.area)
         return self.code.add(self.code.op("mul", bucket, self.layout.stride), base)
 
     def entry(self, line: IrValue, at: IrValue | int) -> IrValue:
-        """Emit LLVM IR that computes the address of an entry; return the address.
+        """Emit LLVM IR that computes the address of the entry that a tag belongs to; return the
+        address.
 
         Args:
-            line: address of the bucket's line of tags.
-            at: byte offset of the entry's tag in the line.
+            line: address of the bucket.
+            at: byte offset of the tag from the bucket's start.
         """
         size = self.layout.entry_size
         if isinstance(at, int):
@@ -121,8 +128,11 @@ class DynamicTable:
         return tag, code.op("lshr", high, 32)
 
     def compare(self, entry: IrValue, equal: str, unequal: str) -> None:
-        """Emit LLVM IR that compares an entry's key with this key and jumps to the label `equal` or
-        `unequal`.
+        """Emit LLVM IR that compares an entry's key with the function's parameter, and jumps to
+        the label `equal` or `unequal`.
+
+        Args:
+            entry: address of the entry.
         """
         code, words = self.code, self.layout.key_words
         if words <= UNROLLED:
@@ -159,7 +169,8 @@ class DynamicTable:
         Args:
             first: number of the key's first bucket.
             each: each(line, offset, tag, next) emits the code for one tag, which ends with a
-                branch; `next` is the label of the code for the next tag.
+                branch.  `line` is the address of the bucket, `offset` the byte offset of the tag
+                in it, `next` the label of the code for the next tag.
             after: after(line, further) emits the code after a bucket's last tag, which ends with a
                 branch; `further` is the label of the code for the next bucket.
             end: label.
@@ -196,9 +207,8 @@ class DynamicTable:
         walk() uses the loop for long keys, for which the code is too large to repeat for each tag.
 
         Args:
-            line: address of the bucket's line of tags.
-            each: each(line, offset, tag, next) emits the code for one tag, which ends with a
-                branch; `next` is the label of the code for the next tag.
+            line: address of the bucket.
+            each: as for walk().
         """
         code = self.code
         at = code.local(64)
@@ -215,7 +225,7 @@ class DynamicTable:
         code.block(end)
 
     def place(self, line: IrValue, at: IrValue | int) -> IrValue:
-        """Return the address of the tag at a byte offset in a bucket's line of tags."""
+        """Return the address of the tag at a byte offset from the bucket's address `line`."""
         code = self.code
         return code.add(line, at) if isinstance(at, int) else code.op("add", line, at)
 

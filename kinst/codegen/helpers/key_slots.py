@@ -3,12 +3,13 @@ CPUs says which key has which slot.  Each CPU has a counter for each slot; if th
 atomically, all CPUs share one set of counters.
 
 The table has a word for each slot, 0 while the slot is free.  The word of a key is the key plus a
-constant, and the key's slot follows from the word alone.  A clause that counts a key in the usual
-way (in a frame and with interrupts off) also stores the key's word in the key's slot by
-compare-and-exchange, if the slot is free.  The word never changes after that.  So code that finds
-its key's word in the slot knows the counter, at any time, on any CPU, interrupted or not.  One
-instruction changes the counter; it reaches this CPU's counters from the per-CPU base.  A key whose
-slot belongs to another key is counted in the usual way.  The consumer adds up both counts.
+constant, and the slot of a key is computed from its word.  When a clause counts a key in the
+aggregation's hash table (in an entry function, with interrupts off), it also stores the key's word
+in the key's slot by compare-and-exchange, if the slot is free.  The word in a slot never changes
+after that.  So if a trampoline finds its key's word in the slot, the slot's counter is the key's,
+at any time, on any CPU, interrupted or not.  The trampoline adds to the counter by one instruction,
+which reaches this CPU's counters from the per-CPU base.  A key whose slot belongs to another key is
+counted in the hash table.  The consumer adds the counter and the count in the hash table.
 
 Tested by tests/codegen/actions/test_aggregation_updates.py.
 """
@@ -49,14 +50,15 @@ def counter_of(
     code: IrFunction, key: IrValue, field: Field, slots: int, table: int, counters: int
 ) -> tuple[IrValue, IrValue]:
     """Emit LLVM IR that looks up the counter of a key; return whether the key has a counter (an
-    i1), and the counter's offset.
+    i1), and the counter's displacement from the per-CPU base.  If all CPUs share the counters, it
+    is the counter's address instead.
 
     Args:
         key: value of the key.
         field: the key's field in an entry of the aggregation.
         slots: number of slots.
         table: address of the slot table.
-        counters: offset of the first counter, added to the result.
+        counters: displacement (or address) of the first counter.
     """
     word = key_word(code, key, field)
     offset = slot_offset(code, word, slots)

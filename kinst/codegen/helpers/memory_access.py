@@ -44,9 +44,12 @@ def _write_read(unit: Unit, name: str) -> IrFunction:
 
 
 def shared(firing: Firing, address: IrValue) -> IrValue:
-    """Emit LLVM IR that converts an address in scratch from this machine's address space to the
-    traced kernel's; return the address.  So a pointer that BEGIN makes on the host is valid in a
-    planted probe.
+    """Emit LLVM IR that converts an address in scratch, as the code under construction sees it, to
+    the address of the same byte in the traced kernel; return that address.
+
+    Scratch is mapped in the traced kernel and in kinst's process, at different addresses.  D
+    programs only see the traced kernel's addresses: a pointer that BEGIN computes on the host is
+    valid in a planted probe.
     """
     machine = firing.unit.machine
     apart = _apart(machine)
@@ -54,16 +57,20 @@ def shared(firing: Firing, address: IrValue) -> IrValue:
 
 
 def _apart(machine: CodeMachine) -> int:
-    """Return what to add to an address in scratch on this machine to get its address in the traced
-    kernel, modulo 2**64; 0 if both addresses are equal.
+    """Return the difference, modulo 2**64, of two addresses of scratch: its address in the traced
+    kernel minus its address as code for this machine sees it.  0 for code in the traced kernel.
     """
     start = machine.scratch.address
     return start - machine.base & MASK if machine.host and start else 0
 
 
 def here_of(unit: Unit, code: IrFunction, address: IrValue) -> IrValue:
-    """Emit LLVM IR that converts an address of the traced kernel to this machine's address space;
-    return the address.  Only addresses in scratch differ.
+    """Emit LLVM IR that converts an address, as a D program has it, for use by the code under
+    construction; return the address.
+
+    A D program has addresses of the traced kernel.  In code for the host, an address in scratch
+    becomes the address at which kinst's process has mapped the same byte.  All other addresses,
+    and all addresses in code for the target, are returned unchanged.
     """
     machine = unit.machine
     apart = _apart(machine)
@@ -77,10 +84,11 @@ def here_of(unit: Unit, code: IrFunction, address: IrValue) -> IrValue:
 def _leave_with_scratch(
     unit: Unit, code: IrFunction, dst: IrValue, src: IrValue, size: IrValue
 ) -> None:
-    """Emit LLVM IR that, if all bytes from src are in scratch, copies them and returns 0 from the
-    function under construction.
+    """Emit LLVM IR that, if the `size` bytes at src are all in scratch, copies them to dst and
+    returns 0 from the function under construction.
 
-    The host has no other way to read scratch.
+    Without this, code on the host could not read scratch.  Nothing is emitted for a program that
+    cannot compute addresses in scratch.
     """
     if not unit.pointers:
         return
@@ -292,8 +300,8 @@ def _clear(unit: Unit, name: str) -> IrFunction:
 
 
 def writable(firing: Firing, address: IrValue, size: IrValue) -> IrValue:
-    """Emit LLVM IR that checks whether the clause may write `size` bytes at an address of the
-    traced kernel; return the address in this machine's address space.
+    """Emit LLVM IR that checks whether the clause may write `size` bytes at an address; return the
+    address as here_of() converts it.
 
     A clause may write its own alloca() memory and D variables that are not dynamic.  The emitted
     code faults for any other bytes.

@@ -29,8 +29,11 @@ def new_speculation(firing: Firing) -> IrValue:
 
 
 def speculation_word(firing: Firing, name: str, number: IrValue) -> IrValue:
-    """Emit LLVM IR that performs speculate(), commit() or discard(); return the word that the
-    action's record holds.
+    """Emit LLVM IR that performs speculate(), commit() or discard(); return the number to record,
+    by which the consumer knows the speculation.
+
+    D programs use slot numbers, which speculation() gives out again and again.  The recorded number
+    is different for each use of a slot (core/layout.py HEADER_NSPEC); 0 means no speculation.
 
     A number above nspec faults as an illegal operation.  If the speculation of a speculate() does
     not exist or has no room, the emitted code ends the clause: no later action runs and nothing is
@@ -38,7 +41,7 @@ def speculation_word(firing: Firing, name: str, number: IrValue) -> IrValue:
 
     Args:
         name: name of the action.
-        number: number of the speculation.
+        number: number of the speculation's slot, as the D program passes it.
     """
     code, unit = firing.code, firing.unit
     identifier = code.op("and", number, 0xFFFFFFFF)  # dtrace_specid_t has 32 bits
@@ -88,8 +91,12 @@ def _slot(code: IrFunction, unit: Unit, slot: IrValue) -> IrValue:
 
 
 def _look_up(code: IrFunction, unit: Unit, identifier: IrValue) -> tuple[IrValue, IrValue, IrValue]:
-    """Emit LLVM IR that looks up a speculation; return its slot's number, address and word.  If the
-    speculation is not in use, the function under construction returns 0.
+    """Emit LLVM IR that looks up a slot for speculations; return the slot's index from 0, its
+    address, and the word at that address.  If the slot is not in use, the function under
+    construction returns 0.
+
+    Args:
+        identifier: number of the slot in D programs, from 1.
     """
     most = code.load(64, const(unit.machine.address(HEADER_NSPEC)))
     slot = code.op("sub", identifier, 1)
@@ -109,8 +116,8 @@ def _use(code: IrFunction, word: IrValue, identifier: IrValue) -> IrValue:
 
 
 def _end(unit: Unit, name: str) -> IrFunction:
-    """Return the LLVM function end_speculation(number), which frees the speculation's slot and
-    returns the word to record, or 0 if the speculation is not in use.
+    """Return the LLVM function end_speculation(slot number), which frees the slot and returns the
+    number to record (speculation_word()), or 0 if the slot is not in use.
     """
     code = unit.function(name, 1)
     (identifier,) = code.params
@@ -123,9 +130,9 @@ def _end(unit: Unit, name: str) -> IrFunction:
 
 
 def _speculate(unit: Unit, name: str) -> IrFunction:
-    """Return the LLVM function speculate(state page, number, bytes), which takes room for a record
-    in a speculation and returns the word to record; 0 if the speculation is not in use or has no
-    room.
+    """Return the LLVM function speculate(state page, slot number, bytes), which counts the bytes of
+    a record against the speculation's limit (specsize) and returns the number to record
+    (speculation_word()).  It returns 0 if the slot is not in use or the limit would be exceeded.
     """
     code = unit.function(name, 3)
     state, identifier, size = code.params

@@ -137,8 +137,8 @@ def _copy_bounded(unit: Unit, name: str) -> IrFunction:
     at = code.local(64)
 
     def room(limit: IrValue, size: int, yes: str, no: str) -> IrValue:
-        """Emit a branch to the label `yes` if `size` more bytes are within the limit, else to `no`.
-        Begin the block `yes`; return the index.
+        """Emit a branch to the label `yes` if at + size <= limit, else to `no`.  Begin the block
+        `yes`; return the value of the variable `at`, the number of bytes copied so far.
         """
         here = code.get(at)
         code.branch(code.icmp("ule", code.op("add", here, size), limit), yes, no)

@@ -44,8 +44,10 @@ def magnitudes(params: tuple[int, ...]) -> tuple[tuple[Magnitude, ...], int]:
     """Return the orders of magnitude of llquantize(x, factor, low, high, steps), lowest first, and
     the number of the bucket for all values above them.
 
-    Bucket 0 is for values below factor**low.  The buckets of an order follow the buckets of the
-    order below it, which includes the lowest 1/factor of the range.
+    Bucket 0 is for values below factor**low.  An order of magnitude reaches from factor**k to
+    factor**(k+1), where k runs from `low` to `high`.  Its buckets would divide the range from 0 to
+    factor**(k+1) into `steps` equal parts (fewer if the range has fewer values), but the parts
+    below factor**k are left out.  The buckets are numbered through all orders, from 1.
 
     Args:
         params: (factor, low, high, steps).
@@ -155,10 +157,13 @@ class _Constant:
 def _constant_keys(
     program: typed.TypedProgram, probes: Sequence[Probed], index: int
 ) -> _Constant | None:
-    """Return the table entries of an aggregation if all its keys are constants at every probe and
-    each probe has at most one entry besides those of literal keys; otherwise None.
+    """Return the entries for a table of constant keys, or None if the aggregation needs a hash
+    table.
 
-    Entries of literal keys are the same for all probes.
+    A table of constant keys is possible if every key is a literal or is constant at each probe
+    (probefunc, id and so on), and each probe updates at most one entry whose keys are not all
+    literals: a site descriptor has one index of an entry for each aggregation. Entries whose keys
+    are all literals are shared by all probes.
 
     Args:
         index: index of the aggregation.
@@ -189,8 +194,8 @@ def _constant_keys(
 
 
 def _constant_at_all(program: typed.TypedProgram, index: int) -> bool:
-    """Return whether all keys of an aggregation can be constants (literals, or built-ins that are
-    constant at a probe), in clauses without probes as well.
+    """Return whether every key in every update of an aggregation is a literal, or a built-in that
+    is constant at a probe (probefunc, id and so on). Clauses that no probe runs count as well.
 
     Args:
         index: index of the aggregation.
@@ -207,11 +212,11 @@ def _constant_at_all(program: typed.TypedProgram, index: int) -> bool:
 def _key_bounds(
     program: typed.TypedProgram, probes: Sequence[Probed], index: int, keys: int
 ) -> list[int]:
-    """Return an upper bound of the size of each key of an aggregation if it is a string, in bytes
-    with its NUL, over the updates at all probes.
+    """Return, for each key of an aggregation, the number of bytes (with NUL) of the longest string
+    that any probe can store as this key.
 
-    A small bound saves time, since every byte of a key is hashed and compared.  If a key is not a
-    constant, its bound exceeds any string.
+    A small bound saves time, since every byte of a key is hashed and compared.  The bound is 2**30,
+    which means no limit, if the key is not a constant at some probe, or is not a string.
 
     Args:
         index: index of the aggregation.
@@ -261,9 +266,11 @@ class EntryShape:
         return self.entries * self.entry_size
 
     def slots(self, program: typed.TypedProgram) -> int:
-        """Return the number of counter slots of the aggregation (AggregationLayout.slots).  It is 0
-        if trampolines cannot count by themselves: they can if the aggregation is a count() by one
-        integer or pointer key, and a clause does nothing else and its key may be pure.
+        """Return the number of counter slots of the aggregation (AggregationLayout.slots).
+
+        It is SLOTS if trampolines may find a key's counter without a call (helpers/key_slots.py):
+        the aggregation is a count() with one integer or pointer key, and in at least one clause the
+        update is the only action and its key may be pure.  Otherwise, it is 0.
         """
         types = self.aggregation.keys
         if self.constant or self.aggregation.function.name != "count" or len(types) != 1:

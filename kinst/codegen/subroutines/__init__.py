@@ -1,14 +1,15 @@
 """Generators of D's subroutines, one module for each theme; load_all() finds every module of this
 folder without a list.
 
-A subroutine is one function under its prototype (libdtrace's, of dt_open.c's table of globals and
-the Dynamic Tracing Guide, "Actions and Subroutines"):
+For each subroutine there is one generator function, with the subroutine's prototype in a decorator.
+The prototypes are from libdtrace (the table of globals in dt_open.c) and the Dynamic Tracing Guide,
+"Actions and Subroutines":
 
     @subroutine("string basename(const char *)")
     def basename(firing: Firing, args: Args) -> Lowered:
 
-The function emits the code of one call and returns the call's result.  `args` are the values of the
-arguments, in order.  A string result may be NULL.
+The generator emits the code of one call and returns the call's result.  `args` are the values of
+the arguments, in order.  A string result may be NULL.
 
 A subroutine that fails ends the clause with one of DTrace's faults: invalid address for a string
 that is NULL, out of scratch space for text that does not fit, illegal operation for a bad base

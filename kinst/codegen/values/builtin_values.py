@@ -279,8 +279,11 @@ def _argument(firing: Firing, number: int) -> IrValue:
     end = code.fresh("argument")
 
     def when(wanted: int) -> str:
-        """Emit a test for arguments of this kind, and begin the block for them; return the label
-        for arguments of other kinds.
+        """Emit a test whether the argument's kind in the site's descriptor is `wanted`, and begin
+        the block for arguments of this kind; return the label for arguments of other kinds.
+
+        Args:
+            wanted: one of ARGUMENT_*.
         """
         this, others = code.fresh("kind"), code.fresh("kind")
         code.branch(code.icmp("eq", kind, wanted), this, others)
@@ -337,8 +340,12 @@ def _usermode(firing: Firing) -> IrValue:
 
 
 def _process_text(firing: Firing, name: str) -> Lowered:
-    """Emit LLVM IR that makes the value of cwd, execargs or root; return it.  On the host, it may
-    be a string of kinst's own process.
+    """Emit LLVM IR that makes the value of cwd, execargs or root; return it.  On the host, a
+    CONTEXT_* word may have the address of a string about kinst's own process; then this string is
+    the value.
+
+    Args:
+        name: name of the built-in variable.
     """
     code = firing.code
     of_thread, word = _TEXTS[name]
@@ -395,8 +402,8 @@ def _scalar(firing: Firing, name: str) -> Lowered:
 
 
 def epid(firing: Firing) -> IrValue:
-    """Emit LLVM IR that computes the id of the running enabling (the built-in variable epid);
-    return the id, an i32.
+    """Emit LLVM IR that computes the built-in variable epid, the number of the enabled clause that
+    runs; return it, an i32.
     """
     return firing.code.add(
         firing.code.load(32, firing.code.add(firing.site, SITE_EPID)), firing.ordinal

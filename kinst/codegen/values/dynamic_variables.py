@@ -98,9 +98,11 @@ def _thread(firing: Firing) -> IrValue:
 
 
 def _kept(firing: Firing, variable: typed.Variable) -> IrLocal | None:
-    """Return the variable of the firing that holds the address of self->x's table entry once it is
-    found; None for arrays and for variables that are not thread-local, since other threads can free
-    their entries.
+    """Return the LLVM local variable that remembers, during a firing, the address of the table
+    entry of a thread-local variable self->x; it is 0 until the entry is found.
+
+    None for arrays, which have many entries, and for variables that are not thread-local, since
+    other threads can free their entries.
     """
     if variable.scope != "self" or variable.keys or variable.length:
         return None

@@ -82,8 +82,9 @@ def snapshot(firing: Firing, expr: TranslatedStruct, lower: Lower) -> Lowered:
 
 
 def _base(firing: Firing, expr: Store, lower: Lower) -> IrValue | None:
-    """Emit LLVM IR that computes the address of the variable that a store belongs to, or of a
-    dynamic variable's value; return the address, or None if the memory belongs to no variable.
+    """Emit LLVM IR that computes the start of the D variable whose memory a store changes (for a
+    dynamic variable, the address of the value in its table entry); return this address.  None if
+    the store is through a pointer that belongs to no variable.
     """
     if expr.variable is None:
         return None
@@ -117,7 +118,7 @@ def _check(
     firing: Firing, expr: Store, address: IrValue, base: IrValue | None, size: int
 ) -> IrValue:
     """Emit LLVM IR that faults if the clause may not write `size` bytes at the address; return the
-    address in this machine's address space.
+    address as here_of() converts it.
 
     Args:
         base: result of _base(); the bytes must be within the variable.  If None, they must be

@@ -128,7 +128,9 @@ def _outside_processes(firing: Firing) -> bool:
 
 
 def store_process(firing: Firing, to: IrValue) -> None:
-    """Emit LLVM IR that stores the USER_WORDS words that describe the current process at `to`."""
+    """Emit LLVM IR that stores at the address `to` the USER_WORDS words by which a record describes
+    the current process: process id, address of the program's code, name.
+    """
     code = firing.code
     clear_words(firing, to, USER_WORDS * WORD)
     pid = builtin(firing, "pid", UINT64)
@@ -235,7 +237,8 @@ def _saved_registers(unit: Unit, name: str) -> IrFunction:
 
 def _process(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function process(dst, task, working memory for the name), which stores the
-    words that describe a process, except for the first word (the process id).  It returns 0.
+    words by which a record describes a process (store_process()), except for the first word, the
+    process id.  It always returns 0.
     """
     state = _known(unit)
     code = unit.function(name, 3)
