@@ -41,7 +41,7 @@ from kinst.session.values import (
 from kinst.session.workspace import COUNTER, Workspace
 
 ERROR_ID = 3
-NO_SWITCHES = "kinst can lead the kernel there only in a VM (--vm, --attach)"
+NO_SWITCHES = "kinst leads the kernel there only in a guest that it has booted (--vm)"
 FEW_FUNCTIONS = 8  # functions up to which memory is searched while runs are chosen
 
 # From bytes of counters, and more bytes to add if there is room, to counter blocks or None.
