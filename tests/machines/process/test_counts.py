@@ -41,7 +41,10 @@ def compare(
     return len(found.counts), sum(found.counts.values())
 
 
-@pytest.mark.parametrize("options", [(), ("-static", "-no-pie"), ("-O0", "-fcf-protection")])
+STATIC = pytest.param(("-static", "-no-pie"), marks=pytest.mark.full)  # all of a C library
+
+
+@pytest.mark.parametrize("options", [(), ("-O0", "-fcf-protection"), STATIC])
 def test_a_program_of_many_shapes(
     options: tuple[str, ...], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
