@@ -1,12 +1,15 @@
 """Aggregations: merging the tables of all CPUs into one table for each aggregation, and clear(),
 trunc() and normalize().
 
-The tables in scratch have two halves. A clause reads HEADER_HALF, and writes the half that it
-names. To switch halves, the store flips the word, gives the store buffer of each CPU time to drain,
-and then waits until the sequence of each CPU is even or has changed. (Neither side uses a fence: a
-CPU that read the old half had made its STATE_SEQUENCE odd before, and a store reaches memory in far
-less than FLIP_SECONDS; a clause that starts later sees the new half.) If a CPU stays inside a
-clause for longer, the next snapshot merges its part of the old half.
+Each CPU has two copies ("halves") of the tables in scratch. The word HEADER_HALF says which half
+clauses write; the consumer merges the other half. To switch halves, AggregationStore changes the
+word, sleeps for FLIP_SECONDS, and then waits until no CPU is in a clause that may have read the
+word before the change: the CPU's STATE_SEQUENCE is even (it is in no clause) or has changed. If a
+CPU stays in one clause for longer than WAIT_SECONDS, the next snapshot merges its old half.
+
+Neither side uses a fence. A clause makes STATE_SEQUENCE odd before it reads HEADER_HALF, and a
+store reaches memory in far less than FLIP_SECONDS. So after the sleep, the consumer sees the odd
+sequence of every clause that read the old word, and clauses that start later see the new word.
 """
 
 from __future__ import annotations
@@ -169,7 +172,8 @@ def _wrap(value: KeyValue, key: Field) -> KeyValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CounterSums:
-    """How to compute counters from other counters, as a list of additions.
+    """Additions by which the counts of sites are computed from fewer counters, since sites that
+    always run together (in a basic block) need only one counter.
 
     Attributes:
         source: for each addition, the index of the counter that is added.
@@ -206,7 +210,8 @@ class AggregationStore:
             layout: layout of the program's data.
             counters: the counter block of each CPU of the target, as u64 that only grow; some
                 counts are there instead of in tables.
-            names: decides which recorded addresses make one key.
+            names: names of addresses; recorded addresses with one name, such as those of one
+                function for func(), become one key.
             sums: which counters are added to which others.
             before: the store of the same program with other probes, whose aggregations this store
                 continues.
@@ -270,8 +275,8 @@ class AggregationStore:
 
     def _busy(self) -> dict[int, int]:
         """Wait for clauses that may still write the old half of the tables, for at most
-        WAIT_SECONDS. Return the CPU slots that stay in one clause for that long, each with its
-        sequence."""
+        WAIT_SECONDS. Return the CPU slots that stay in one clause for that long, each with the
+        value of its STATE_SEQUENCE."""
         slots = range(self._scratch.cpus + 1)
         busy = {s: q for s in slots if (q := self._sequence(s)) & 1}
         deadline = time.monotonic() + WAIT_SECONDS

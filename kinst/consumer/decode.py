@@ -82,8 +82,8 @@ def rows_at(data: Bytes, where: Offsets, size: int) -> Bytes:
 def in_order(
     batch: Batch, sizes: Mapping[int, int], make: Callable[[int, Bytes], Sequence[Made]]
 ) -> list[Made]:
-    """Make a value of each record of a Batch event, and return the values in the order of the
-    records.
+    """Convert each record of a Batch event to a value by the function `make`, and return the values
+    in the order of the records.
 
     Args:
         batch: the records.

@@ -90,8 +90,13 @@ class Cleaner:
             self._running = None
 
     def _change(self, before: int, after: int) -> int:
-        """Change the tag of all entries in state `before` to state `after`, and return how many
-        there were. An `after` of 0 clears the whole tag."""
+        """Change the tags of all entries in state `before` to state `after`, and return the number
+        of these entries. If `after` is 0, clear the whole tag: the entry is free.
+
+        Args:
+            before: state as in a tag's low bits: DYNAMIC_DIRTY or DYNAMIC_RINSING.
+            after: DYNAMIC_RINSING or 0.
+        """
         count = 0
         for table in self._tables:
             rows, columns = np.nonzero((table & np.uint64(DYNAMIC_STATE)) == before)

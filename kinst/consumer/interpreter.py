@@ -232,7 +232,12 @@ class Interpreter:
         stop: int,
     ) -> Iterator[Batch]:
         """Yield Batch events of the records with indexes start to stop (exclusive), whose clauses
-        only show data. Each event has at most BLOCK records."""
+        only show data. Each event has at most BLOCK records.
+
+        Args:
+            following: probe id and clause of the record that follows each record on its CPU, as
+                from following_of(); None without the option flowindent.
+        """
         for at in range(start, stop, BLOCK):
             end = min(at + BLOCK, stop)
             yield Batch(
@@ -294,7 +299,12 @@ class Interpreter:
         )
 
     def _number(self, step: ActStep, data: Bytes) -> int:
-        """Return the recorded value of an action's last argument."""
+        """Return the value that a record has for an action's last argument, an integer.
+
+        Args:
+            step: the action.
+            data: bytes of the record.
+        """
         value = value_of(data[None, :], step.fields[-1])
         assert isinstance(value, int)
         return value

@@ -47,12 +47,13 @@ def _description(program: str) -> str:
 
 
 def described(letter: str, text: str, file: str) -> str:
-    """Return the name that the stability report gives to one program option.
+    """Return the name of one program option for the stability report: "script FILE" for -s,
+    "description DESCRIPTIONS" for -n and the like, with the probe descriptions in `text`.
 
     Args:
         letter: letter of the option (n, s, ...).
         text: the option's argument.
-        file: name of the file of -s.
+        file: name of the file of -s; not used for other options.
     """
     return f"script {file}" if letter == "s" else f"description {_description(text)}"
 

@@ -70,13 +70,16 @@ class SlotLosses:
         slot: the CPU slot.
         records: records for which the ring had no room.
         aggregations: updates for which an aggregation had no room.
-        nested: probes that fired while the CPU was in a probe.
+        nested: firings that were dropped because the CPU was already in a clause.
         errors: faults (not lost records).
         speculative: records for which their speculation had no room.
         unavailable: calls of speculation() that found no free speculation.
-        dynamic: assignments for which there was no room for a dynamic variable.
-        dirty: part of `dynamic`: assignments while freed entries were not rinsed yet.
-        rinsing: part of `dynamic`: assignments while freed entries were still rinsing.
+        dynamic: assignments to dynamic variables that were dropped because all entries that might
+            hold the key were in use.
+        dirty: assignments that were dropped although an entry had been freed: its cleaning had not
+            begun (consumer/dynvars.py). They are not in `dynamic`.
+        rinsing: assignments that were dropped although an entry had been freed: it was being
+            cleaned. They are not in `dynamic`.
         double: faults in clauses of dtrace:::ERROR.
     """
 
@@ -139,8 +142,10 @@ class Rings:
         return self._counter(slot, STATE_TAIL)
 
     def heads(self) -> list[int]:
-        """Return the end of the records in each slot's ring, for take(). All ends are read before
-        any record is taken, so that no record is taken that is later than one left in another ring.
+        """Return the end of the records in each slot's ring, for take().
+
+        The caller gets all ends before it takes records from any ring. Otherwise, it might take a
+        record that is later than a record that it has left in another ring.
         """
         return [self._counter(slot, STATE_HEAD) for slot in range(self.slots)]
 
@@ -259,8 +264,10 @@ class Drainer:
         self._thread.start()
 
     def _sweep(self) -> None:
-        """Take the records of all rings, and put them into the queue together. They are later
-        merged by time, so they must not have records of one CPU without earlier records of another.
+        """Take the records of all rings, and put them into the queue as one element.
+
+        They will be merged by time. So if a record is taken, all earlier records of all CPUs must
+        be taken in the same round (Rings.heads()).
         """
         if self._pending + self._given >= self._limit:
             return

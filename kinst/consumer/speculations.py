@@ -11,8 +11,11 @@ Item = TypeVar("Item")
 
 
 class Speculations(Generic[Item]):
-    """Speculated records that are neither committed nor discarded yet, by the number of the
-    speculation's use (core/layout.py, HEADER_NSPEC)."""
+    """Speculated records that are neither committed nor discarded yet.
+
+    A speculation is known by its use number, which is in its records. D programs use the same
+    speculation id again after a commit() or discard(), but each time with another use number
+    (core/layout.py, HEADER_NSPEC)."""
 
     def __init__(self) -> None:
         self._kept: dict[int, list[Item]] = {}
@@ -25,7 +28,7 @@ class Speculations(Generic[Item]):
         show it now.
 
         Args:
-            use: number of the speculation's use.
+            use: use number of the speculation.
         """
         committed = self._ended.get(use)
         if committed is None:
@@ -34,11 +37,11 @@ class Speculations(Generic[Item]):
 
     def commit(self, use: int) -> list[Item]:
         """Mark a speculation as committed. Return its stored records, for the caller to show now,
-        and remove them from here. A `use` of 0 means no speculation and has no records."""
+        and remove them from here. The use number 0 means no speculation and has no records."""
         return self._end(use, True)
 
     def discard(self, use: int) -> None:
-        """Mark a speculation as discarded and drop its stored records. A `use` of 0 means no
+        """Mark a speculation as discarded and drop its stored records. The use number 0 means no
         speculation."""
         self._end(use, False)
 

@@ -20,7 +20,8 @@ def program_report(what: str, description: Attributes, statements: Attributes) -
     """Return the stability report of one program option (-n, -s, ...).
 
     Args:
-        what: names the option in the report, such as "description 'BEGIN'" or "script 'file'".
+        what: the option's name in the report, such as "description BEGIN" or "script FILE", from
+            messages.described().
         description: the lowest stability of its probe descriptions.
         statements: the lowest stability of its statements.
     """

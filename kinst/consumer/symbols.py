@@ -21,10 +21,11 @@ class ResolvedSymbol:
     """The function or variable that an address belongs to.
 
     Attributes:
-        module: its module or program.
+        module: name of its kernel module or, in a process, of its program or library.
         name: its name; "" if only the module is known.
-        start: its address.
-        base: an address that stands for the module.
+        start: its address; 0 if only the module is known.
+        base: the same address for all symbols of a module, by which mod() and umod() make one key
+            of them.
     """
 
     module: str

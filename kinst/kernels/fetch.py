@@ -251,9 +251,10 @@ def _usual(isa: str) -> KernelPackage:
 
 
 def _wanted(isa: str, asked: str) -> Wanted:
-    """Return which kernel releases fit a request for an ISA. Raises KinstError for an unknown ISA.
+    """Parse the text by which a user asks for a kernel. Raises KinstError for an unknown ISA.
 
     Args:
+        isa: name of the ISA.
         asked: which kernel (releases.py); "" for kinst's usual kernel.
     """
     usual = _usual(isa)
@@ -437,8 +438,8 @@ def _kernels(apt: Apt, architecture: str) -> list[Release]:
 
 
 def _places(release: str) -> dict[str, str]:
-    """Return which files of Debian's packages kinst needs: their path in a package, with their path
-    in the cache.
+    """Return the files of Debian's packages that kinst needs for a kernel release, as a mapping
+    from the file's path in a package to its path in the cache.
 
     A path that ends in a slash stands for all files of that folder. If a file of a package matches
     several paths, the first one counts.

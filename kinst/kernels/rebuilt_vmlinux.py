@@ -168,10 +168,11 @@ def _read(kallsyms: Path) -> tuple[npt.NDArray[np.uint64], bytes, list[str]]:
 
 
 def _marks(elf: Elf, names: Sequence[str]) -> list[int]:
-    """Return the indexes of the symbols that only mark an address, such as the start of a table.
+    """Return the indexes in `names` of symbols that are neither functions nor variables but mark an
+    address, such as the start of a table.
 
-    The linker's names for such marks tell. A symbol that BTF names as a function is not a mark,
-    even if it has such a name.
+    They are recognized by their names (__start_..., ..._end and the like). A symbol whose name is
+    in BTF is a function or variable, even if its name looks like a mark's.
     """
     section = elf.section(".BTF")
     btf = elf.data(section) if section is not None else b""
@@ -180,12 +181,14 @@ def _marks(elf: Elf, names: Sequence[str]) -> list[int]:
 
 
 def _place_per_cpu(elf: Elf, rows: Rows, address: npt.NDArray[np.uint64]) -> None:
-    """Give per-CPU variables that are linked at 0 their linked addresses, in place: the kernel's
-    slide does not move them.
+    """Correct the values of per-CPU variables in a symbol table, in place.
+
+    If the per-CPU section is linked at address 0, the kernel's slide (KASLR) does not move it. So
+    the linked address of such a variable is the address in kallsyms, without subtracting the slide.
 
     Args:
         rows: the symbol table, whose values are running addresses minus the slide.
-        address: running address of each symbol.
+        address: each symbol's address in kallsyms.
     """
     section = elf.section(PER_CPU_SECTION)
     if section is not None and not section.address:
@@ -194,7 +197,7 @@ def _place_per_cpu(elf: Elf, rows: Rows, address: npt.NDArray[np.uint64]) -> Non
 
 
 def _place_in(elf: Elf, section: ElfSection, rows: Rows) -> None:
-    """Give the symbols in one section of the file their section, kind and size, in place.
+    """Store section number, type and size in the symbols of one ELF section, in place.
 
     Args:
         rows: the symbol table, whose values are linked addresses.

@@ -107,7 +107,7 @@ def names_release(text: str) -> bool:
 
 
 def asked(text: str, usual: str) -> Wanted:
-    """Return which kernel releases a user asks for.
+    """Parse the text by which a user asks for a kernel.
 
     Args:
         text: the user's text, for which names_release() is true.

@@ -72,8 +72,8 @@ def _kernel_probe() -> re.Pattern[str]:
 
 
 def names_kernel_probe(text: str) -> bool:
-    """Return whether the text of a D program seems to name a provider whose probes are in a traced
-    kernel."""
+    """Return whether the text of a D program contains the name of a provider whose probes are in a
+    traced kernel, before a colon. It may be in a comment: the text is not parsed."""
     return _kernel_probe().search(text) is not None
 
 

@@ -55,13 +55,14 @@ def entry_site(function: Function, kernel: Kernel) -> Instruction | None:
 
 
 def entry_probe_site(function: Function, kernel: Kernel) -> Instruction | None:
-    """Return the instruction at which to plant a function's entry probe; None if the function has
-    none.
+    """Return the instruction at which to plant a function's entry probe; None if no instruction of
+    the function decodes.
 
-    It is entry_site(). If the user leaves that instruction to the system's own tracer (-x
-    plant=no-callsite), it is the first instruction after the tracer's call site: the call site
-    itself has no effect. But if a branch in the function leads to that later instruction, it is
-    entry_site(), which will be refused.
+    Usually, this is entry_site(). With -x plant=no-callsite, kinst does not plant the instruction
+    by which the system's own tracer (such as ftrace) is called. If entry_site() is this call, the
+    probe is planted at the first instruction after it, which runs as often. An exception is a
+    function with a branch to that later instruction: then entry_site() is returned, and kinst will
+    refuse to plant it.
     """
     first = entry_site(function, kernel)
     if first is None or not kernel.left([(first.address, len(first.code))])[0]:
@@ -114,7 +115,8 @@ def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) ->
         flow: where control goes from the instruction.
         end: the address after the instruction.
         parts: all parts of the function, such as its cold part.
-        starts: addresses at which a jump is a new call of the function itself.
+        starts: addresses of the function's entry. A jump to one of them counts as leaving the
+            function: it is a tail call of the function itself.
     """
 
     def outside(address: int) -> bool:

@@ -1,7 +1,7 @@
 """The sdt provider: the kernel's tracepoints (Dynamic Tracing Guide, ch. "sdt Provider").
 
-sdt:SUBSYSTEM::NAME is one probe, with a site at each place where the tracepoint is.  The arguments
-are the tracepoint's own, with their types in args[].
+sdt:SUBSYSTEM::NAME is one probe, with a site at each place in the kernel that has the tracepoint.
+arg0, arg1, ... are the arguments that the kernel passes to the tracepoint; args[] has their types.
 
 Tested by tests/providers/test_sdt.py.
 """
@@ -21,7 +21,7 @@ from kinst.providers.fbt import entry_probe_site
 
 
 class SdtProvider(Provider):
-    """Tracepoints, by subsystem and name."""
+    """The provider of a probe for each tracepoint, by subsystem and name."""
 
     name = "sdt"
     stability = stability_of(

@@ -64,10 +64,9 @@ class SyscallProvider(Provider):
 
     def argument_types(self, pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
         """Return the types of args[] at the probe that a description names: at entry, those of the
-        system call's parameters; at return, twice that of its result. Return None if the
+        system call's parameters (six 64-bit integers if the kernel's types do not have the system
+        call's function); at return, two 64-bit integers, both for the result. Return None if the
         description does not name one system call and one probe of it.
-
-        If the kernel's types do not have the prototype, the types are those of registers.
         """
         plain = pattern.function and not any(c in pattern.function for c in "*?[")
         if pattern.provider != self.name or not plain or pattern.name not in NAMES:
@@ -80,7 +79,12 @@ class SyscallProvider(Provider):
 
 
 def _check_name(pattern: ProbePattern, calls: Sequence[SystemCall]) -> None:
-    """Raise AbsentError if the kernel has no system call with the one name of a description."""
+    """Raise AbsentError if a description names one system call (without a glob) that the kernel
+    does not have, or if the kernel's system calls are not known.
+
+    Args:
+        calls: the kernel's system calls; empty if they are not known.
+    """
     name = pattern.function
     if not calls:
         raise AbsentError("this kernel's system calls are not known")
@@ -103,7 +107,8 @@ def _returns(
     """Yield the return probe of a system call.
 
     Args:
-        places: the sites where the kernel has results, by address; filled by this function.
+        places: a cache for this function: the sites at which the kernel has a system call's
+            result, by address. Many system calls share a site.
     """
     for result in call.results:
         if result.address not in places:

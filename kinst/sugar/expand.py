@@ -42,7 +42,7 @@ _GLOB = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The kernel and its debug information. All their addresses are those in the running kernel."""
+    """The running kernel and its debug information, whose addresses are running addresses."""
 
     kernel: Kernel
     index: DebugIndex
@@ -109,11 +109,12 @@ def _by_depth(one: _Meant) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
-    """The sites that one description means.
+    """The sites that a description kinst::F:entry or kinst::F:return stands for.
 
     Attributes:
         always: sites that fire whenever their instruction runs.
-        sometimes: (condition, site) of the sites that fire only if a D expression holds.
+        sometimes: (condition, site); the condition is a D expression, and the site fires only if
+            it holds.
     """
 
     always: tuple[_Named, ...]
@@ -190,8 +191,9 @@ class _Expander:
         ]  # fmt: skip
 
     def _places(self, clause: tree.ClauseNode) -> dict[str, dict[ProbePattern, list[_Meant]]]:
-        """Return the sites of all descriptions of a clause, by condition and then by plain
-        description.
+        """Return the descriptions that replace those of a clause, by condition (a D expression; ""
+        if there is no condition) and then by description. Each has a list of the original
+        descriptions that it replaces. A description without inline functions replaces itself.
         """
         sites: dict[str, dict[ProbePattern, list[_Meant]]] = {}
         for description in clause.descriptions:
@@ -296,8 +298,9 @@ class _Expander:
         empty: int,
         copies: int,
     ) -> list[tuple[str, _Named]]:
-        """Return (condition, plain description) of every site of a function's copies, in the order
-        of the copies. A site that leaves several copies is returned once for each of them.
+        """Return (condition, description) of every site of a function's copies, in the order of the
+        copies. The description names the site's instruction, kinst::CALLER:OFFSET. A site that
+        leaves several copies is returned once for each of them.
 
         Args:
             regions: the copies that have code.
@@ -357,8 +360,11 @@ class _Expander:
         return sites
 
     def _refused(self, chosen: Sequence[_Chosen]) -> Callable[[int], bool]:
-        """Return a function that tells whether the instruction at an address is refused. It asks
-        the kernel about the likely sites all at once, which is faster.
+        """Return a function that tells whether the kernel refuses to have the instruction at an
+        address planted.
+
+        The answers for the sites that will probably be planted are asked for in one call, which is
+        faster than one call for each site.
         """
         sizes: dict[int, int] = {}
         for copy in chosen:
@@ -436,10 +442,11 @@ def _part(address: int, parts: Sequence[Function]) -> int:
 
 
 def _with_condition(condition: str, clause: tree.ClauseNode) -> tree.ExprNode | None:
-    """Return the predicate of a clause with a condition before it.
+    """Return the expression `condition && predicate` for the predicate of a clause.
 
     Args:
-        condition: a D expression; "" leaves the predicate unchanged.
+        condition: a D expression; "" leaves the predicate unchanged. If the clause has no
+            predicate, the condition alone is returned.
     """
     if not condition:
         return clause.predicate

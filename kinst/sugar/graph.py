@@ -6,8 +6,8 @@ A node is a basic block: control enters it only at its first instruction. The ru
 - A call continues at the next instruction, unless the callee never returns: an edge after panic()
   would give the graph paths that control never takes.
 - A computed jump leads to the branch targets in the function's jump tables, and to every node
-  without another predecessor. An edge too many makes a copy smaller; a missing edge would move the
-  copy's entry to a wrong address.
+  without another predecessor. Too many edges only make the code that counts as an inlined copy's
+  smaller; a missing edge would move the copy's entry to a wrong address.
 - An instruction that may fault on purpose also leads to its fix-up code, for the same reason.
 
 Tested by tests/sugar/test_inline.py.

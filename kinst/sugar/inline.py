@@ -242,11 +242,11 @@ def _exits(
 def _is_clear(
     node: int, ways: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> bool:
-    """Return whether a probe at a node's last instruction can tell that one of these edges is
-    taken.
+    """Return whether a probe at a node's last instruction can tell by a D expression whether
+    control will take one of these edges, and is not refused there.
 
     Args:
-        ways: indexes of the edges among the node's edges.
+        ways: indexes of the edges among the node's outgoing edges.
     """
     told = all(graph.edges[node][k].known for k in ways)
     return told and not refused(graph.last[node])

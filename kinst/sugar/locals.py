@@ -86,7 +86,7 @@ def provisional(
     Args:
         type_of: returns the type of a variable in the function that a description names; None if
             there is no such variable.
-        names_of: returns the names of this function's variables.
+        names_of: returns the names of all variables in the function that a description names.
 
     Raises:
         DError: the function has no such variable.
@@ -157,7 +157,8 @@ def expand_locals(
     Args:
         places: returns the instructions that a description matches.
         find: returns a variable at an instruction.
-        nearest: returns a hint where a variable can be read.
+        nearest: returns a hint for messages, which names a nearby instruction at which a variable
+            can be read.
         names_at: returns the names of the variables at an instruction.
     """
     notes: list[str] = []
@@ -179,8 +180,8 @@ class _MissingError(Exception):
 
 
 class _ClauseSplitter:
-    """Splitter of one clause, which groups its instructions by the expressions that its variables
-    become.
+    """Splitter of one clause that reads local variables: instructions at which the variables become
+    the same expressions share one of the new clauses.
     """
 
     def __init__(self, clause: tree.ClauseNode, find: Find, names_at: NamesAt) -> None:
