@@ -59,8 +59,8 @@ def entry_probe_site(function: Function, kernel: Kernel) -> Instruction | None:
     the function decodes.
 
     Usually, this is entry_site(). With -x plant=no-callsite, kinst does not plant the instruction
-    by which the system's own tracer (such as ftrace) is called. If entry_site() is this call, the
-    probe is planted at the first instruction after it, which runs as often. An exception is a
+    by which the kernel's own function tracer is called. If entry_site() is this call, the probe is
+    planted at the first instruction after it, which runs as often. An exception is a
     function with a branch to that later instruction: then entry_site() is returned, and kinst will
     refuse to plant it.
     """
