@@ -138,8 +138,7 @@ def compared(out: str, guest: str, events: list[str]) -> Counter[str]:
 
 @pytest.mark.parametrize("isa", of_kernels(["amd64", "arm64", "riscv64"]))
 def test_firings_are_the_guests_own(isa: str, tmp_path: Path) -> None:
-    every = ",".join("sdt:{}::{}".format(*event.split(":")) for event in EVENTS)
-    listed = kinst(f"--vm={isa}", "-Z", "-l", "-n", every).good().out
+    listed = kinst(f"--vm={isa}", "-l", "-n", "sdt:::").good().out
     events = [event for event in EVENTS if re.search(rf" {event.split(':')[1]}$", listed, re.M)]
     # Elsewhere the functions that some tracepoints call are parts of their callers.
     assert len(events) >= (len(EVENTS) if isa == "amd64" else 4), listed
