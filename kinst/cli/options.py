@@ -216,7 +216,8 @@ def check_traces(request: Request) -> None:
     """Raise UsageError if the request asks for something else than a trace."""
     if request.list_probes or request.compile_only or request.dump:
         raise UsageError(
-            "this command traces: it has no -l, -e, -S and --dump", "kinst without a command"
+            "this command traces: it has no -l, -e, -S and --dump",
+            "kinst without a command has them",
         )
 
 

@@ -26,6 +26,8 @@ BYTES = 400_000  # of code in a batch: some hundred thousand instructions
 # Whether any of these descriptions means a probe of a traced kernel.
 MeansKernel = Callable[[Sequence[ProbePattern]], bool]
 
+_ONLY = "with -x batch= a program can only aggregate"
+
 
 def check_batches(program: typed.TypedProgram, means_kernel: MeansKernel) -> None:
     """Check that the clauses at instructions of the kernel only aggregate, as -x batch= requires.
@@ -37,18 +39,21 @@ def check_batches(program: typed.TypedProgram, means_kernel: MeansKernel) -> Non
         means_kernel: takes probe descriptions, and returns whether at least one of them matches
             probes of the traced kernel.
     """
-    hint = "without -x batch=, or with aggregations alone"
+    hint = "leave out -x batch=, or use aggregations alone"
     for clause in program.clauses:
         if not means_kernel(clause.patterns):
             continue
         if not clause.actions or any(
             not isinstance(a, typed.AggregateAction) for a in clause.actions
         ):
-            message = "batches only aggregate: a clause at an instruction does something else"
+            message = f"{_ONLY}: a clause at an instruction does something else"
             raise DError(message, clause.span, "D_UNKNOWN", hint)
     kept = [one.name for one in program.variables if one.scope != "this"]
     if kept:
-        raise KinstError(f"batches only aggregate: {kept[0]} would be lost between them", hint)
+        raise KinstError(
+            f"{_ONLY}: {kept[0]} would be lost between batches",
+            hint,
+        )
 
 
 def cut(

@@ -51,7 +51,7 @@ class SharedMemory:
         available, wanted = available_memory(), used or size
         if wanted > available:
             raise TargetError(
-                f"no room: {name} needs {wanted >> 20} MB of memory and {available >> 20} MB "
+                f"not enough memory: {name} needs {wanted >> 20} MB and {available >> 20} MB "
                 "are available",
                 "give the guest less",
             )
@@ -62,7 +62,9 @@ class SharedMemory:
         except (OSError, ValueError) as error:
             if self.fd >= 0:
                 os.close(self.fd)
-            raise TargetError(f"no room for {size >> 20} MB of {name}: {error}") from error
+            raise TargetError(
+                f"not enough memory for {size >> 20} MB of {name}: {error}"
+            ) from error
         self.size = size
         self.view = memoryview(self.map)
 
@@ -126,7 +128,9 @@ class ForeignMemory:
         try:
             self.map = mmap.mmap(descriptor, size)
         except (OSError, ValueError) as error:
-            raise TargetError(f"no room for {size >> 20} MB of the guest's memory") from error
+            raise TargetError(
+                f"not enough memory for {size >> 20} MB of the guest's memory"
+            ) from error
         finally:
             os.close(descriptor)
         self.view = memoryview(self.map)

@@ -105,7 +105,10 @@ def test_the_command_line_may_say_what_fails(tmp_path: Path) -> None:
     [
         ([], "no test files (kinst test FILE...)"),
         (["-n", "BEGIN"], "tests are in files (kinst test FILE...)"),
-        (["-l", "a.d"], "kinst test has no -l, -S, --dump and -o (kinst without a command)"),
+        (
+            ["-l", "a.d"],
+            "kinst test has no -l, -S, --dump and -o (kinst without a command has them)",
+        ),
         (["a.d", "--junit"], "--junit needs a value"),
     ],
 )

@@ -71,7 +71,8 @@ def test_keys_of_a_terminal() -> None:
          "kinst top needs a terminal (kinst without a command prints the same aggregation)"),
         (["-n", "BEGIN { trace(1); }"],
          "the program has no aggregation to show (--by NAME says which)"),
-        (["-o", "x"], "-o and --shell do not go with a live table (kinst without a command)"),
+        (["-o", "x"], "-o and --shell cannot be used with kinst top"
+         " (kinst without a command has both)"),
         (["--every", "1"], "--every 1: not an interval (100ms, 1s, 10hz)"),
     ],
 )  # fmt: skip

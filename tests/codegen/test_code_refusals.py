@@ -53,7 +53,11 @@ WITHOUT_THREAD = {name: access for name, access in BUILTINS.items() if name != "
 @pytest.mark.parametrize(
     ("fields", "body", "said"),
     [
-        ({"builtins": WITHOUT_THREAD}, "self->x = 1;", "thread-local variables need the current"),
+        (
+            {"builtins": WITHOUT_THREAD},
+            "self->x = 1;",
+            "thread-local variables .self->. cannot be used",
+        ),
         (
             {"builtins": BUILTINS | {"cpu": Access(CURRENT_AT, (0x20,), 16, string=True)}},
             "trace(1);",

@@ -16,6 +16,7 @@ from tests.fake.fake_tracing import Traced, trace
 from tests.tiers import ISAS
 
 FUNCTIONS = ("leaf", "work", "fibonacci", "choose", "exercise")
+ONLY = "with -x batch= a program can only aggregate"
 SITES = ", ".join(f"kinst::{name}:" for name in FUNCTIONS)
 TOLD = re.compile(r"kinst: (\d+) instructions were planted, in (\d+) batches")
 WORK = [Call("exercise", (n,), n % 2) for n in range(6)]
@@ -105,9 +106,9 @@ def test_time_ends_a_batch() -> None:
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (f"{SITES} {{ printf(\"x\"); }}", "batches only aggregate: a clause at an instruction"),
-        (f"{SITES} {{ }}", "batches only aggregate: a clause at an instruction"),
-        (f"int n; {SITES} /n/ {{ @ = count(); }}", "batches only aggregate: n would be lost"),
+        (f"{SITES} {{ printf(\"x\"); }}", f"{ONLY}: a clause at an instruction"),
+        (f"{SITES} {{ }}", f"{ONLY}: a clause at an instruction"),
+        (f"int n; {SITES} /n/ {{ @ = count(); }}", f"{ONLY}: n would be lost"),
         ("tick-1s { @ = count(); }", "there is nothing to plant in batches"),
     ],
 )  # fmt: skip

@@ -94,7 +94,7 @@ def test_shared_memory_is_seen_by_a_child_and_has_no_name() -> None:
 
 
 def test_too_much_memory_is_refused_in_words() -> None:
-    with pytest.raises(TargetError, match="no room: guest memory needs 1073741824 MB"):
+    with pytest.raises(TargetError, match="not enough memory: guest memory needs 1073741824 MB"):
         SharedMemory("guest memory", 1 << 50)
 
 

@@ -84,7 +84,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     request = parse(rest, sys.stdin.read).request
     check_traces(request)
     if request.programs:
-        raise UsageError("annotate has a program of its own", "--if and --by change it")
+        raise UsageError("annotate makes its own program and takes none", "--if and --by change it")
     names, path = _names_and_result(request.arguments, own)
     if not names and not path:
         raise UsageError("no function to annotate", "kinst annotate FUNCTION... -c CMD")

@@ -56,7 +56,9 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     request = parse(["--process", *rest], sys.stdin.read).request
     check_traces(request)
     if request.programs:
-        raise UsageError("count has a program of its own", "kinst --process -n PROGRAM -c CMD")
+        raise UsageError(
+            "count makes its own program and takes none", "kinst --process -n PROGRAM -c CMD"
+        )
     names = request.arguments
     condition = own.get("--if", "")
     where = ",\n".join(f"kinst::{name}:" for name in names or ("*",))

@@ -76,7 +76,9 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     check_traces(request)
     patterns = request.arguments
     if request.programs:
-        raise UsageError("cover has a program of its own", "--if EXPR limits what it counts")
+        raise UsageError(
+            "cover makes its own program and takes none", "--if EXPR limits what it counts"
+        )
     if not patterns:
         raise UsageError("cover of what?", "kinst cover 'fs/*.c' -c CMD")
     # Report a wrong --source or --since before a guest boots.

@@ -60,7 +60,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     request = parse(rest, sys.stdin.read).request
     check_traces(request)
     if request.programs:
-        raise UsageError("flow has programs of its own", "--if says which call")
+        raise UsageError("flow makes its own programs and takes none", "--if says which call")
     if len(request.arguments) != 1:
         raise UsageError("one function", "kinst flow FUNCTION -c CMD")
     condition = own.get("--if", OF_COMMAND if request.command else "")

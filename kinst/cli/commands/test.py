@@ -60,7 +60,9 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     if request.programs:
         raise UsageError("tests are in files", "kinst test FILE...")
     if request.list_probes or request.dump or request.output:
-        raise UsageError("kinst test has no -l, -S, --dump and -o", "kinst without a command")
+        raise UsageError(
+            "kinst test has no -l, -S, --dump and -o", "kinst without a command has them"
+        )
     if request.shell:
         raise UsageError("--shell cannot be used with tests", "leave out --shell")
     if not request.arguments:

@@ -63,7 +63,9 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     request = parse(rest, sys.stdin.read).request
     check_traces(request)
     if request.output or request.shell:
-        raise UsageError("-o and --shell do not go with a live table", "kinst without a command")
+        raise UsageError(
+            "-o and --shell cannot be used with kinst top", "kinst without a command has both"
+        )
     if not request.programs:
         program = ProgramText("n", PROGRAM, "<command line>")
         request = replace(request, programs=(program,))

@@ -62,7 +62,10 @@ def thread_key(firing: Firing) -> IrValue:
         access = machine.builtins.get(name)
         if access is None:
             if name == "curthread":
-                raise KinstError(f"{machine.name}: thread-local variables need the current thread")
+                raise KinstError(
+                    f"thread-local variables (self->) cannot be used: kinst does not know where"
+                    f" {machine.name} keeps its current thread"
+                )
             return const(0)
         value = read_access(code, machine, access)
         assert isinstance(value, IrValue)

@@ -78,9 +78,12 @@ def _displace_start(code: bytes, address: int, to: int) -> _Start | Refused:
         goes = flow(piece, address + size - length).kind
         if goes not in ("next", "landing") and not (last and goes == "call"):
             # A call returns to the original address, which must lie after the patch.
-            return Refused(f"{mnemonic} at +{size - length} leaves it before there is room")
+            return Refused(
+                f"{mnemonic} at +{size - length} leaves the function before"
+                " there is room for the jump"
+            )
         if last:
             if moved.falls_through:
                 moved_code += e.jump(to + len(moved_code), address + size)
             return _Start(size, moved_code)
-    return Refused(f"its first {e.JUMP_SIZE} bytes are not whole known instructions")
+    return Refused(f"its first {e.JUMP_SIZE} bytes are not whole instructions that kinst knows")

@@ -53,7 +53,7 @@ def _finish(code: bytes, address: int, to: int, head: bytes) -> tuple[bytes, byt
     while size < _PATCH:
         length = p.size_at(code, size)
         if not length:
-            return Refused(f"its first {_PATCH} bytes are not whole known instructions")
+            return Refused(f"its first {_PATCH} bytes are not whole instructions that kinst knows")
         one = code[size : size + length]
         moved = move(one, address + size, to + len(head) + len(moved_code))
         if isinstance(moved, Refused):
@@ -62,7 +62,10 @@ def _finish(code: bytes, address: int, to: int, head: bytes) -> tuple[bytes, byt
         moved_code += moved.code
         goes_on = moved.falls_through
         if not goes_on and size < _PATCH:
-            return Refused(f"the instruction at +{size - length} leaves it before there is room")
+            return Refused(
+                f"the instruction at +{size - length} leaves the function before"
+                " there is room for the jump"
+            )
     if goes_on:
         through = _free(code[:size])
         if not through:

@@ -233,7 +233,9 @@ class Guest(Target):
 
     def move(self, places: Mapping[int, int]) -> None:
         if self._stub.running:
-            raise TargetError("the machine must be stopped before its CPUs are moved")
+            raise TargetError(
+                "the machine must be stopped before kinst changes the program counters of its CPUs"
+            )
         replace_in(self.qemu.own_memory(), places)
         for cpu in range(self.cpus):
             registers = self.registers(cpu)
