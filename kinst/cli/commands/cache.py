@@ -36,7 +36,7 @@ class CacheKind:
 KINDS = (
     CacheKind("kernels", "kernels, their debug files and busybox", "fetched when one is traced",
          ("kernels", "busybox", "running", "fetching", "modules")),
-    CacheKind("indexes", "indexes of debug information and names, and compiled clauses",
+    CacheKind("indexes", "indexes of debug information, compiled clauses",
               "made again, in a minute or less",
          ("*.index", "*.npy", "completion", "programs", "clauses")),
     CacheKind("guests", "guests as they were after their boot", "booted and kept again, in seconds",
