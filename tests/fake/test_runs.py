@@ -62,7 +62,7 @@ def inside(isa: str) -> int:
 def planted_in(machine: FakeMachine, plan: Plan, text: tuple[int, int]) -> PlantedStopped:
     """Return a plan of patches alone, for a machine whose planting needs nothing more."""
     whole = SimpleNamespace(
-        hooks=Plan(), sites=plan, ended=(), placement=SimpleNamespace(stopped=())
+        hooks=Plan(), sites=plan, ended=(), placement=SimpleNamespace(planted=(), stopped=())
     )
     started = SimpleNamespace(
         isa=machine.isa, target=machine, system=FakeSystem(machine), text=text,

@@ -105,7 +105,7 @@ def test_the_hook_stays_until_it_has_passed(
     plan = SimpleNamespace(
         hooks=Plan(patches_of([Patch(HOOK, NEW, OLD)])),
         sites=Plan(patches_of([Patch(SITE, NEW, OLD)])),
-        placement=SimpleNamespace(stopped=()),
+        placement=SimpleNamespace(planted=(), stopped=()),
         ended=(),
     )
     planted = PlantedStopped(cast(Any, plan), cast(Any, started))
