@@ -91,9 +91,9 @@ def asks_caller(program: typed.TypedProgram) -> bool:
 
 
 def looks_at_user(expr: typed.Expr) -> bool:
-    """Return whether the expression reads the current process's user mode: its user registers
-    (uregs[]), its user stack (ustack() and the like), or the name of an address in the process
-    (usym() and the like).
+    """Return whether the value of the expression depends on the current process in user mode: on
+    its registers (uregs[]), its stack (ustack() and the like), or an address in it (usym() and the
+    like).
     """
     if isinstance(expr, typed.Builtin):
         return expr.name in ("ucaller", "ustackdepth")

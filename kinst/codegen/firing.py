@@ -249,8 +249,8 @@ class Firing:
 
 
 def read_access(code: IrFunction, machine: CodeMachine, access: Access) -> Lowered:
-    """Emit LLVM IR that reads the kernel's value that `access` describes, in the target; return the
-    value.
+    """Emit LLVM IR, for code in the target, that reads a value from the kernel's memory by the
+    chain of loads that `access` describes; return the value.
     """
     value = _start(code, machine, access)
     if not access.offsets:
@@ -262,9 +262,11 @@ def read_access(code: IrFunction, machine: CodeMachine, access: Access) -> Lower
 
 
 def _start(code: IrFunction, machine: CodeMachine, access: Access) -> IrValue:
-    """Emit LLVM IR that reads the base address to which the offsets of `access` are added or, if
-    `access` has no offsets, the value itself; return the result.  Raises KinstError if the machine
-    has no such base.
+    """Emit LLVM IR of the first step of read_access(): read the address to which the first offset
+    of `access` will be added or, if it has no offsets, the value itself; return the result.
+
+    Raises KinstError if kinst does not know how this machine reads per-CPU data or the current
+    thread's address.
     """
     per_cpu = machine.per_cpu
     if access.thread:

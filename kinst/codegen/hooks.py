@@ -35,8 +35,9 @@ TRAPS, COPIES = 0, _TABLE.size
 
 
 def _bits(pairs: Pairs) -> int:
-    """Return the number of bits of an index of a hash table for these pairs.  The table is at least
-    twice as large as the number of pairs, so that a search for a missing address ends soon.
+    """Return the size of a hash table for these pairs, as the binary logarithm of the number of
+    entries.  The table has at least two entries for each pair, so that a search for a missing
+    address ends soon.
     """
     return max(1, (2 * len(pairs)).bit_length())
 

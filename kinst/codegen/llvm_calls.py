@@ -1,7 +1,7 @@
 """Calls of LLVM: from assembly to machine code, as bytes or in kinst's own process.
 
-Only this module imports llvmlite, which takes a twelfth of a second; kinst.codegen.compile imports
-it when there is something to compile.
+Only this module imports llvmlite, which takes a twelfth of a second to import. So
+kinst.codegen.compile imports this module only when there is something to compile.
 
 Tested by tests/codegen.
 """

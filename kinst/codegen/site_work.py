@@ -26,7 +26,8 @@ class Snippets:
     """The compiled snippets of a program.
 
     Attributes:
-        found: each snippet by its purpose; there is no snippet for an expression that is not pure.
+        found: the snippets by what they compute: ("guard" or "index", the probe's clauses, where
+            its arguments are).  An expression that is not pure has no snippet.
     """
 
     found: Mapping[_Purpose, Snippet | None]

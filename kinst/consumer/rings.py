@@ -75,7 +75,7 @@ class SlotLosses:
         speculative: records for which their speculation had no room.
         unavailable: calls of speculation() that found no free speculation.
         dynamic: assignments to dynamic variables that were dropped because all entries that might
-            hold the key were in use.
+            hold the key were in use, or were locked by other CPUs.
         dirty: assignments that were dropped although an entry had been freed: its cleaning had not
             begun (consumer/dynvars.py). They are not in `dynamic`.
         rinsing: assignments that were dropped although an entry had been freed: it was being
@@ -294,9 +294,9 @@ class Drainer:
             self._ready.set()
 
     def batch(self, timeout: float = 0.0) -> list[Chunk]:
-        """Return the records that have waited longest: about BATCH_BYTES, in units of what was
-        taken from all rings at one time. By the call, the client says that it no longer uses the
-        records that the previous call returned.
+        """Return the records that have waited longest, about BATCH_BYTES. All records that the
+        thread took in one round are returned together. By the call, the client says that it no
+        longer uses the records that the previous call returned.
 
         Args:
             timeout: seconds to wait for records if there are none.

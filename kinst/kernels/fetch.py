@@ -468,8 +468,9 @@ def _places(release: str) -> dict[str, str]:
 def _unpack(
     package: Package, release: str, tree: Path, progress: Progress
 ) -> dict[str, dict[str, object]]:
-    """Unpack the files of a package that kinst needs, to their paths in the cache below `tree`.
-    Return size and checksum of each file by path, for the manifest."""
+    """Unpack the files that kinst needs (_places()) from a package into the folder `tree`, at the
+    paths that they will have in the cache. Return size and checksum of each file by path, for the
+    manifest."""
     places = _places(release)
     # Only one file of a debug package is needed: stop after it.
     only_one = package.name == _BUSYBOX or package.name.endswith("-dbg")

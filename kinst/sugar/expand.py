@@ -460,7 +460,9 @@ def _with_condition(condition: str, clause: tree.ClauseNode) -> tree.ExprNode | 
 
 @dataclass(slots=True)
 class _Count:
-    """Numbers of inlined copies of a function by what happened to them, for messages."""
+    """Counts of a function's inlined copies for messages: how many are left out for each reason,
+    and how many have each property that the user should know.
+    """
 
     copies: int
     empty: int

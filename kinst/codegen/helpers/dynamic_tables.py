@@ -1,8 +1,9 @@
 """Helper functions that find, make and free entries in the hash tables of dynamic variables
 (DynamicLayout has the layout).
 
-A bucket is a cache line of tags, one for each entry, followed by the entries.  All CPUs and the
-host share a variable's table.  An existing entry is found without a lock:
+A bucket is a cache line, which contains a control word and a tag for each entry, followed by the
+entries.  All CPUs and the host share a variable's table.  An existing entry is found without a
+lock:
 
 * A compare-and-exchange sets an entry's tag from 0 to the key's hash and the state BUSY, so an
   entry has one owner.  The tag becomes LIVE when the key is written.  Searches look only at LIVE
@@ -349,7 +350,8 @@ def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
 
 def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function obtain(key, address of the state page), which finds or makes the
-    key's entry and returns its address; 0 if the table has no room or its lock is busy.
+    key's entry and returns its address.  It counts a drop and returns 0 if no entry that may hold
+    the key is free, or if other CPUs hold the lock of the key's first bucket for too long.
     """
     code = unit.function(name, 2)
     table = DynamicTable(unit, layout, code)

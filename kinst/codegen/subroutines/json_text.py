@@ -64,8 +64,8 @@ def _blank(code: IrFunction, byte: IrValue) -> IrValue:
 
 
 def _in_name(code: IrFunction, byte: IrValue) -> IrValue:
-    """Emit LLVM IR that tests whether a byte is inside a name or index of a path: it is not one of
-    the bytes NUL . [ ] between them.  Return an i1.
+    """Emit LLVM IR that tests whether a byte of a path (a.b[3]) belongs to a name or an index;
+    return an i1, 0 for the bytes that end them: NUL . [ ]
     """
     return code.op("xor", _one_of(code, byte, b"\0.[]"), const(1, 1))
 
@@ -169,6 +169,11 @@ def _leave_word(
 ) -> None:
     """Emit LLVM IR that, if true, false or null begins at index `start`, returns the index after
     the word from the function under construction.
+
+    Args:
+        first: the byte at index `start`.
+        text: address of the text.
+        bound: bytes of the text that may be read.
     """
     for word in _WORDS:
         begins = code.icmp("eq", first, word[0])
@@ -187,6 +192,11 @@ def _leave_number(
     """Emit LLVM IR that, if a number (digits, a fraction, an exponent) begins at index `start`,
     returns the index after the number from the function under construction, or -1 if the text is
     not JSON.
+
+    Args:
+        first: the byte at index `start`.
+        text: address of the text.
+        bound: bytes of the text that may be read.
     """
     at, dot, power = code.local(64), code.local(64), code.local(64)
     code.set(at, start)
