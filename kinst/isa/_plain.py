@@ -1,7 +1,7 @@
-"""Disassembly for completion, by a disassembler alone: the rest of an instruction set takes too
-long to load while a user types.
+"""Disassembly for the shell's completion of offsets, which happens while a user types.
 
-Each instruction set's decode.py has the rules for its code, as PLAIN.
+To answer quickly, only a disassembler is loaded, not the rest of an instruction set. Each
+instruction set's decode.py has a PlainDisassembly, PLAIN, that says how to disassemble its code.
 
 Tested by tests/isa/test_plain_text.py.
 """
@@ -17,12 +17,12 @@ from kinst.core.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PlainDisassembly:
-    """Rules for disassembling the code of one instruction set for completion.
+    """How to disassemble the code of one instruction set for completion.
 
     Attributes:
         arch: capstone's architecture.
         mode: capstone's mode.
-        parcel: bytes to skip if nothing decodes.
+        parcel: bytes to skip if capstone does not know the instruction.
         module: name of a module whose disassemble(code, address) is used instead of capstone; "" to
             use capstone.
     """
@@ -34,7 +34,8 @@ class PlainDisassembly:
 
 
 def disassemble(rules: PlainDisassembly, code: bytes, address: int) -> Iterator[tuple[int, str]]:
-    """Yield (offset in code, text) of the known instructions in code, in order."""
+    """Yield (offset in code, text) of each instruction in code, in order. Instructions that the
+    disassembler does not know are skipped."""
     if rules.module:
         rows: Iterator[tuple[int, str]] = import_module(rules.module).disassemble(code, address)
         return rows

@@ -36,14 +36,14 @@ ENDS = "ret retf jmp ud2"
 
 
 def numbers(names: str) -> frozenset[int]:
-    """Return iced-x86's numbers of mnemonics, which are given in one string separated by spaces."""
+    """Return iced-x86's number of each mnemonic in `names`, such as "nop ret"."""
     return frozenset(getattr(Mnemonic, name.upper()) for name in names.split())
 
 
 @cache
 def codes_of(names: str) -> frozenset[int]:
-    """Return iced-x86's codes of mnemonics, which are given in one string separated by spaces. A
-    mnemonic has a code for each opcode and form."""
+    """Return all of iced-x86's codes of the mnemonics in `names`, such as "nop ret". A mnemonic has
+    a code for each of its opcodes and operand forms."""
     wanted, prefixes = numbers(names), tuple(names.upper().split())
     # The names of iced-x86's codes begin with the mnemonic (RETNQ, JMP_REL8_64), except those of
     # vector instructions. OpCodeInfo decides, but takes 5 ms for all codes.

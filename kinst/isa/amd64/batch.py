@@ -3,14 +3,15 @@ makes for each.
 
     [nop]  if unplanting must be able to replace the first instruction by a jump (Onward.head), and
            the trampoline does not begin with counting
-    [push rax; lahf; seto al]  if flags are live; in user programs below the red zone
+    [push rax; lahf; seto al]  if flags are live; in user programs, rsp is first moved below the red
+           zone
     inc gs:[...]  for each counter
     [add al, 127; sahf; pop rax]  if flags are live
     the displaced instruction, with a new distance or displacement
     [jmp]  back, if control can run off the end and the next trampoline is elsewhere
 
-No size depends on a trampoline's address. So whether branches reach their targets is tested once,
-for all the memory that the trampolines may lie in.
+No size depends on a trampoline's address. One test tells whether a branch reaches its target from
+everywhere in the memory in which the trampolines may lie.
 
 Tested by tests/isa/test_batches.py.
 """

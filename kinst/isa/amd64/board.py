@@ -35,7 +35,7 @@ _FOUR_GB = 1 << 32
 
 
 def cpu_for(head: bytes) -> str:
-    """Return the CPU to run a kernel on: "", QEMU's default, for every kernel."""
+    """Return QEMU's name of the CPU that runs a kernel: always "", for QEMU's default CPU."""
     return CPU
 
 
@@ -45,8 +45,8 @@ def interrupts_off(registers: Mapping[str, int]) -> bool:
 
 
 def is_lost(registers: Mapping[str, int]) -> bool:
-    """Return whether the CPU faults for ever: False, since a fault in the handling of a fault
-    resets the machine (a triple fault), which ends QEMU."""
+    """Return False: an amd64 CPU cannot fault for ever. A fault in the handling of a fault resets
+    the machine (a triple fault), which ends QEMU."""
     return False
 
 

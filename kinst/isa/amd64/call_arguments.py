@@ -1,8 +1,10 @@
-"""Values of a C call's arguments, at an instruction from which straight code leads to the call.
+"""Arguments of a C call, expressed by the registers at an earlier instruction from which straight
+code leads to the call.
 
-The code is run with unknown registers.  Each value is an expression of D over the registers at the
-start: the sum of one term and a number.  Memory is read at the start, so a load after a store gets
-its value only if it is known which bytes the store wrote.
+This module executes the code symbolically.  Each value is a D expression over the registers at the
+earlier instruction: the sum of one term and a number.  The D expression is evaluated before the
+code runs, so it cannot see what the code stores: a value that the code loads after a store is known
+only if it is known which bytes the store wrote.
 
 Source: Intel SDM volume 2; System V ABI, 3.2.3 (arguments).
 
@@ -48,12 +50,12 @@ _WRITES = frozenset((OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE,
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A value.
+    """A value that is known as a D expression: `term` plus `number`.
 
     Attributes:
-        term: an expression of D, "" for none.
-        number: added to it.
-        size: bytes above which the value has only zeros.
+        term: a D expression; "" if the value is the number alone.
+        number: the number to add to the term.
+        size: how many low bytes of the value may differ from 0.
     """
 
     term: str
@@ -62,7 +64,7 @@ class _Sum:
 
     @property
     def text(self) -> str:
-        """An expression of D, which operators may be put around."""
+        """The value as a D expression, in parentheses if it is a sum."""
         if not self.term:
             return f"{self.number & MASK:#x}"
         if not self.number:
@@ -82,7 +84,7 @@ def _signed(number: int, size: int = _WORD) -> int:
 
 
 def _low(value: _Known, size: int) -> _Known:
-    """Return the low bytes of a value."""
+    """Return the lowest `size` bytes of a value, zero-extended."""
     if value is None or value.size <= size:
         return value
     mask = (1 << 8 * size) - 1
@@ -92,7 +94,7 @@ def _low(value: _Known, size: int) -> _Known:
 
 
 def _extended(value: _Known, size: int) -> _Known:
-    """Return the low bytes of a value as a signed number."""
+    """Return the lowest `size` bytes of a value, sign-extended."""
     if value is None or size == _WORD:
         return value
     if not value.term:
@@ -124,7 +126,8 @@ def _difference(first: _Known, second: _Known) -> _Known:
 
 
 def _shift(operator: str, size: int, *, signed: bool) -> Callable[[_Known, _Known], _Known]:
-    """Return a shift of a value of `size` bytes; the processor uses the low bits of the count."""
+    """Return a function (value, count) that shifts a value of `size` bytes. It uses only the low
+    bits of the count, as the processor does."""
     mask = 63 if size == _WORD else 31
 
     def shifted(value: _Known, count: _Known) -> _Known:
@@ -158,11 +161,12 @@ _SIGNS = frozenset((ConditionCode.S, ConditionCode.NS))
 
 @dataclass(frozen=True, slots=True)
 class _Store:
-    """Bytes that the code has written.
+    """A write of the code to memory.
 
     Attributes:
-        address: where; None if that is not known.
-        value: what; None if that is not known.
+        address: address of the first byte; None if it is not known.
+        size: number of bytes.
+        value: the value written; None if it is not known.
     """
 
     address: _Known
@@ -171,7 +175,7 @@ class _Store:
 
 
 class _Run:
-    """Registers and memory while straight code runs."""
+    """Symbolic execution of straight code: the known values of registers and memory so far."""
 
     def __init__(self) -> None:
         self._registers: dict[int, _Known] = {
@@ -183,7 +187,7 @@ class _Run:
         self._info = InstructionInfoFactory()
 
     def argument(self, index: int) -> Argument:
-        """Return a C function's argument, by its index, as it is now: at a call instruction."""
+        """Return the argument with this index of the C call that the next instruction makes."""
         if index < len(_IN_REGISTERS):
             return _argument(self._registers[_IN_REGISTERS[index]])
         place = self._registers[Register.RSP]
@@ -217,7 +221,12 @@ class _Run:
             self._compared = first, second, size
 
     def _condition(self, code: Any) -> str:
-        """Return a D expression that is 1 if a condition holds, otherwise 0; "" if unknown."""
+        """Return a D expression that is 1 if a condition holds, otherwise 0; "" if it cannot be
+        expressed.
+
+        Args:
+            code: iced-x86's ConditionCode.
+        """
         if self._compared is None or code not in _CONDITIONS:
             return ""
         first, second, size = self._compared
@@ -234,7 +243,8 @@ class _Run:
         self._stores.append(_Store(place, _WORD, value))
 
     def _moves(self, one: Instruction) -> bool:
-        """Run an instruction that has its result in its first operand; return False for others."""
+        """Run an instruction whose result goes to its first operand, and return True. Return False,
+        and change nothing, if kinst does not know how to compute the instruction's result."""
         kind, size = one.mnemonic, self._size(one)
         if one.op_count < 1 or not size:
             return False
@@ -353,7 +363,8 @@ class _Run:
         self._registers[full] = value
 
     def _forget(self, one: Instruction) -> None:
-        """Run an instruction of which only what it writes is known."""
+        """Run an instruction whose result cannot be computed: the registers and memory that it
+        writes become unknown."""
         info = self._info.info(one)
         for used in info.used_registers():
             if used.access in _WRITES:
@@ -374,8 +385,8 @@ def _argument(value: _Known) -> Argument:
 
 
 def call_arguments(code: Sequence[Instruction], count: int) -> Sequence[Argument] | None:
-    """Return the first `count` arguments of the C call that straight code leads to; None if it is
-    not straight.  Conditional jumps are not taken."""
+    """Return the first `count` arguments of the C call after `code`; None if the code contains an
+    unconditional jump, a call or a return.  Its conditional jumps are taken to be not taken."""
     run = _Run()
     for one in code:
         if one.flow_control not in (FlowControl.NEXT, FlowControl.CONDITIONAL_BRANCH):
@@ -387,7 +398,6 @@ def call_arguments(code: Sequence[Instruction], count: int) -> Sequence[Argument
 def guarded_call(
     pieces: Sequence[tuple[int, bytes]], call: int, guard: int, count: int
 ) -> tuple[int, bytes, Sequence[Argument]] | None:
-    """See Isa.guarded_call()."""
     every = [list(_x86.listed(code, address)) for address, code in pieces]
     for (start, code), part in zip(pieces, every, strict=True):
         last = next((k for k, one in enumerate(part) if one.ip == call), None)
@@ -409,7 +419,7 @@ def guarded_call(
 
 
 def _loads(one: Instruction, guard: int) -> bool:
-    """Return whether an instruction is mov REGISTER, [guard]."""
+    """Return whether an instruction is mov REGISTER, [guard], with the address relative to rip."""
     into = one.op0_kind == OpKind.REGISTER and one.is_ip_rel_memory_operand
     return one.mnemonic == Mnemonic.MOV and into and one.ip_rel_memory_address == guard
 
@@ -420,8 +430,8 @@ def _branches(one: Instruction) -> bool:
 
 
 def _tests_null(code: Sequence[Instruction]) -> bool:
-    """Return whether the first instruction's register is compared with itself, and a jump if it is
-    zero follows."""
+    """Return whether the code tests the register that its first instruction loads (test REGISTER,
+    REGISTER), and then has a jump that is taken if the register is 0."""
     loaded = code[0].op0_register
     tests = [one.mnemonic == Mnemonic.TEST and one.op0_register == one.op1_register == loaded
              for one in code]  # fmt: skip

@@ -236,7 +236,12 @@ _CALL, _CALL_SIZE = 0xE8, 5  # CALL rel32
 
 def returns_of(code: bytes, address: int, target: int) -> list[int]:
     """Return the return addresses of direct calls of `target` in code, ascending (E8 and a 32-bit
-    displacement; SDM 2, CALL). Some may be no calls: their bytes are inside other instructions."""
+    displacement; SDM 2, CALL). Some results may be wrong: bytes inside another instruction can look
+    like a call.
+
+    Args:
+        address: address of the code.
+    """
     returns: list[int] = []
     for first in range(4):
         count = (len(code) - first - 1) // 4

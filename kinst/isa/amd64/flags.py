@@ -60,12 +60,14 @@ def effect_of(mnemonic: int) -> tuple[int, int] | None:
 
 @cache
 def counts(code: Any) -> tuple[bool, int]:
-    """Return (whether an instruction's effect on flags depends on a shift count, the count), given
-    iced-x86's code.
+    """Return (whether the instruction shifts or rotates, where its count comes from). This matters
+    because a shift by 0 leaves the flags unchanged.
 
-    The count is 1 if it is 1 for all instructions of this code, 0 if it is in cl, and -1 if it is
-    the instruction's last byte. A shift by 0 leaves the flags unchanged, and a shift by cl may be a
-    shift by 0.
+    The second value is 1 if instructions of this code shift by 1, -1 if the count is the
+    instruction's last byte, and 0 if the count is in cl, where it may be 0.
+
+    Args:
+        code: iced-x86's code of the instruction.
     """
     info = OpCodeInfo(code)
     if info.mnemonic not in _COUNTED:

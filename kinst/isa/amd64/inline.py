@@ -6,11 +6,11 @@ matter whether an interrupt or another CPU comes between two instructions. What 
 (registers, the current thread) is the same before and after an interrupt.
 
     save     registers that the snippets change; the flags, if they are changed and live
-    count    inc gs:[counter], for each counter after its guard (the snippet that decides about it)
-    ask      a guard of calls; go to `call` if it holds
-    record   written in line (records.py); go to `call` if it cannot be written
+    count    for each counter: if its guard (the snippet of its predicate) holds, inc gs:[counter]
+    ask      if the guard of any call holds, go to `call`
+    record   write the record in line (records.py); go to `call` if it cannot be written
     restore, and go on to the displaced instruction
-    call:    restore, and make the calls inside a frame
+    call:    restore, and make all calls inside a frame
 
 Flags are saved by lahf, which reads all of them but OF, and seto: popf is slow everywhere and ends
 QEMU's translation block. The saved flags stay in ax or, if a snippet uses rax, on the stack. Guards

@@ -122,8 +122,8 @@ class Amd64(Isa):
         return jump + encode.INT3 * (size - len(jump))
 
     def run_patch(self, code: bytes, address: int, to: int, dead: int = 0) -> bytes | None:
-        """Return jump_patch() over all bytes of the instructions `code`; None if `to` is out of
-        reach."""
+        """Return a jmp rel32 to `to` that replaces all bytes of the instructions `code`; None if
+        `to` is out of reach. The jump needs no register, so `dead` is not used."""
         return self.jump_patch(len(code), address, to)
 
     def leave_patch(self, at: int, to: int) -> bytes:

@@ -1,9 +1,10 @@
-"""Marks of amd64 instructions: 16 bits that say how an instruction is displaced, for batch.py.
+"""Marks of amd64 instructions: 16 bits that tell batch.py how to displace an instruction.
 
 Marks are made for many instructions at once, while the instructions are decoded. An instruction
-that is displaced in one of a few plain ways gets a mark. Instructions that are refused, that have a
-prefix that changes their reach, or that are rare get mark 0; the methods for single instructions
-handle these. Source: Intel SDM volume 2, chapter 2 and appendix A.
+gets a mark if it can be copied, or if only its distance or displacement has to change. All other
+instructions get mark 0: those that are refused, those with a prefix that changes the size of an
+address, and rare ones. kinst displaces or refuses them one by one (relocate.py). Source: Intel SDM
+volume 2, chapter 2 and appendix A.
 
 Tested by tests/isa/test_marks.py.
 """
@@ -131,7 +132,8 @@ def _left_out(codes: I64, piece: I64) -> Bools:
 
     Args:
         codes: iced-x86's code of each instruction.
-        piece: number of the piece of code that contains each instruction.
+        piece: for each instruction, the index of the piece of code (in scan()'s `pieces`) that
+            contains the instruction.
     """
     trap = codes == _x86.INT3
     at = np.arange(len(codes))
@@ -203,7 +205,8 @@ def _dead(found: Columns, piece: I64, read: U16, written: U16, unknown: Bools) -
 
     Args:
         found: the instructions.
-        piece: number of the piece of code that contains each instruction.
+        piece: for each instruction, the index of the piece of code (in scan()'s `pieces`) that
+            contains the instruction.
         read: flags that each instruction reads.
         written: flags that each instruction writes.
         unknown: whether each instruction's effect on flags is not known.

@@ -1,16 +1,17 @@
 """Code that writes a record in line, without a call and with interrupts as they are (RecordBody of
 core/bodies.py).
 
-    raise    increment the kernel's preemption count: the thread stays on this CPU, and other
-             threads stay off it; if the kernel does not preempt its threads, test instead that it
-             still does not
+    raise    increment the kernel's preemption count, so that no other thread runs on this CPU and
+             this thread stays on it. On a kernel that does not preempt its threads, only test that
+             preemption has not been enabled since
     reserve  read STATE_RESERVED; test that tracing is active, that this CPU is in no clause, and
              that the ring has space
     time     read the cycle counter, then cmpxchg STATE_RESERVED: an interrupt that has written a
              record since would have changed it, so times in a ring are in the records' order
     fill     write the record with plain moves: the reserved space belongs to this record alone
-    show     the outermost record's end moves STATE_HEAD to STATE_RESERVED, and tests again whether
-             an interrupt has reserved more before STATE_HEAD had moved
+    show     set STATE_HEAD to STATE_RESERVED, so that the consumer sees the record. If this record
+             has interrupted another one, leave that to the other one. Repeat if an interrupt has
+             reserved more space meanwhile
     lower    decrement the preemption count
 
 If any of this cannot be done, a call writes the record. Lowering the count does not reschedule: if
@@ -148,7 +149,7 @@ def _end(body: RecordBody, beyond: int) -> bytes:
 
     Args:
         body: the record.
-        beyond: bytes after this code to skip.
+        beyond: how many bytes follow this code that must not run after a record was written.
     """
     state = e.signed64(body.places.state)
     head, reserved = _near(state + STATE_HEAD), _near(state + STATE_RESERVED)

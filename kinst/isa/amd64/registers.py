@@ -6,8 +6,8 @@ REG_* of amd64's regset.h. R_FSBASE and R_GSBASE have a REG_* but no line in reg
 are numbered by the same rule.
 
 The frame is an array of u64, in the order in which a trampoline fills it: flags, r11, rsi and rdi
-are pushed first, so they lie at the top; the registers that clauses use most come next below. So a
-trampoline reserves (and writes) only the slots from the lowest that it needs.
+are pushed first, so they lie at the top; the registers that clauses use most come next below. A
+trampoline does not reserve the slots below the lowest one that it needs.
 """
 
 from __future__ import annotations

@@ -160,7 +160,8 @@ def _move_indirect(parsed: Amd64Instruction, after: int, to: int) -> Moved | Ref
 
 
 def _raise_rsp(parsed: Amd64Instruction) -> bytes | Refused:
-    """Return an instruction with its rsp-based operand one word (8 bytes) further up."""
+    """Return an indirect jump with 8 added to the displacement of its rsp-based operand, because
+    the displaced call has pushed a return address before."""
     if ADDRESS_SIZE in parsed.prefixes:
         return Refused("a call through a 32-bit stack address")
     at = parsed.modrm_at + 2  # after ModRM and SIB

@@ -45,8 +45,8 @@ def _found(raw: U8, address: int) -> Iterator[tuple[I64, I64]]:
     that it leads to).
 
     Args:
-        raw: the code; its last _LONGEST bytes are only operands of earlier instructions.
-        address: of the code.
+        raw: the code and _LONGEST bytes after it, at which no branch is searched for.
+        address: address of the code.
     """
     first, second = raw[:-_LONGEST], raw[1 : 1 - _LONGEST]
     short = (first & 0xF0 == 0x70) | (first & 0xFC == 0xE0) | (first == 0xEB)
@@ -65,7 +65,7 @@ def _found(raw: U8, address: int) -> Iterator[tuple[I64, I64]]:
 
 
 def _signed(raw: U8, where: I64, size: int) -> I64:
-    """Return the signed little-endian number of `size` bytes at each of these offsets."""
+    """Return the signed little-endian number of `size` bytes at each offset in `where`."""
     values = np.zeros(len(where), np.int64)
     for byte in range(size):
         values |= raw[where + byte].astype(np.int64) << 8 * byte

@@ -56,8 +56,8 @@ def interrupts_off(registers: Mapping[str, int]) -> bool:
 
 
 def is_lost(registers: Mapping[str, int]) -> bool:
-    """Return whether the CPU faults for ever: False, since Linux detects a bad stack at each entry
-    and reports it."""
+    """Return False: an arm64 CPU does not fault for ever, since Linux detects a bad stack at each
+    entry to the kernel and reports it."""
     return False
 
 

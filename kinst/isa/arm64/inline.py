@@ -7,10 +7,10 @@ masked on it, which costs more.) Interrupts stay on or off as they are throughou
 well, unless a snippet sets them: then they are saved with the registers.
 
     save     registers that counting and the snippets use, and NZCV if a snippet sets it
-    count    each counter after its guard (the snippet that decides about it)
-    ask      a guard of calls; go to `call` if it holds
+    count    for each counter: if its guard (the snippet of its predicate) holds, add 1
+    ask      if the guard of any call holds, go to `call`
     restore, and go on to the displaced instruction
-    call:    restore, and make the calls inside a frame
+    call:    restore, and make all calls inside a frame
 
 Tested by tests/codegen/test_snippets.py.
 """

@@ -77,8 +77,8 @@ class Arm64(Isa):
         return code == encode.NOP
 
     def undecoded(self, code: bytes) -> str:
-        """Return why decode() finds no instruction: only an instruction that is cut off is not
-        decoded."""
+        """Return why decode() finds no instruction in `code`: on arm64 the only reason is that the
+        function ends inside the instruction."""
         return "the function ends inside an instruction"
 
     def jump_patch(self, size: int, address: int, to: int) -> bytes | None:

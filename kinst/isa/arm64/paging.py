@@ -140,8 +140,9 @@ class Arm64Paging(Paging):
         return bool(registers.get("SCTLR", registers.get("SCTLR_EL1", 0)) & _MMU)
 
     def find_text(self, read: Read, root: Root, image: tuple[int, int]) -> int:
-        """Return the start of the longest range that the kernel may execute: the kernel's text,
-        since every module is shorter. Raises TargetError if no range is executable."""
+        """Return the address of the kernel's text: the start of the longest executable range of
+        addresses in `image`, since every module is shorter. Raises TargetError if no range is
+        executable."""
         ranges = list(self.executable_ranges(read, root, image))
         if not ranges:
             raise no_text()
@@ -152,8 +153,9 @@ class Arm64Paging(Paging):
         `like` is, and executable for the kernel only.
 
         Raises:
-            TargetError: `like`, the kernel's code, guards its branch targets. The paciasp at a
-                function's start is then a branch target, and a probe must not replace it.
+            TargetError: `like`, a mapping of the kernel's code, has guarded branch targets (BTI).
+                The paciasp at a function's start is then a branch target, and a probe must not
+                replace it.
         """
         if like.entry & GUARDED:
             raise TargetError(

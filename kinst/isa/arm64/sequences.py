@@ -102,8 +102,9 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
 
 
 def rerun_starts(instructions: Sequence[Instruction]) -> Mapping[int, int]:
-    """Map each instruction of a function that can be planted only if the instructions from a
-    load-exclusive on run again (rerun.py) to that load-exclusive: address to address."""
+    """Return the instructions of a function for which a trampoline must run a load-exclusive and
+    the instructions after it again (rerun.py): a map from the address of each such instruction to
+    the address of its load-exclusive."""
     addresses, words = _columns(instructions)
     sequences = _sequences(addresses, words.tobytes())
     return {address: load for address, (load, why) in sequences.items() if not why}

@@ -56,13 +56,13 @@ def _addresses(instructions: Sequence[Instruction], words: Mapping[int, int]) ->
 def _of_jump(
     jump: int, register: int, words: Mapping[int, int], makers: Sequence[_Maker]
 ) -> Iterator[JumpTable]:
-    """Yield the tables that a br may use.
+    """Yield the jump tables that a br may use.
 
     Args:
         jump: address of the br.
         register: register that the br jumps by.
         words: encodings of the function's instructions, by address.
-        makers: the addresses that the function's instructions make.
+        makers: the function's instructions that put a constant address into a register.
     """
     add = words.get(jump - SIZE, 0)
     # add xD, xL, wE, option #shift
@@ -152,8 +152,8 @@ def _is_branch(word: int, address: int) -> bool:
 
 
 def _leading_to(load: int, words: Mapping[int, int]) -> list[int]:
-    """Return the addresses of the branches to the start of the basic block that contains a load;
-    the block follows a jump.
+    """Return the addresses of the branches to the start of the basic block that contains a load.
+    The block starts after the last branch in front of the load.
 
     Args:
         load: address of the load.

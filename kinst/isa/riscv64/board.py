@@ -38,7 +38,7 @@ _SIE = 1 << 1  # of sstatus
 
 
 def cpu_for(head: bytes) -> str:
-    """Return the CPU to run a kernel on: "", QEMU's default, for every kernel."""
+    """Return QEMU's name of the CPU that runs a kernel: always "", for QEMU's default CPU."""
     return CPU
 
 
@@ -54,12 +54,13 @@ def interrupts_off(registers: Mapping[str, int]) -> bool:
 
 
 def is_lost(registers: Mapping[str, int]) -> bool:
-    """Return whether the CPU faults for ever: it takes a page fault at the entry of the trap
-    handler, where it would save the state of a fault.
+    """Return whether the CPU faults for ever: each page fault leads to the entry of the trap
+    handler, and saving registers there gives the next page fault.
 
-    About one in a hundred boots with the OpenSBI 1.1 of QEMU 7.2 ends so: sbi_hart_start() marks a
-    CPU as started before it sets where the CPU is to start, and a CPU that looks just then starts
-    the whole kernel a second time, clearing the data and page tables of the first.
+    About one in a hundred boots with the OpenSBI 1.1 of QEMU 7.2 ends so. sbi_hart_start() marks a
+    CPU as started before it sets the CPU's start address. If the CPU sees the mark but not yet the
+    address, it boots the kernel a second time, which clears the data and page tables of the
+    kernel that runs already.
     """
     vector = registers["stvec"] & -4
     entry = range(vector, vector + _ENTRY)

@@ -36,11 +36,7 @@ _COMPARISONS = {0: ("==", "!=", ""), 2: ("<", ">=", "(int64_t)"), 3: ("<", ">=",
 
 
 def register(number: int) -> str:
-    """Return the value of a register as a D expression.
-
-    Args:
-        number: of the register.
-    """
+    """Return the D expression for the value of a register, given the register's number."""
     return f"regs[R_{NAMES[number].upper()}]" if number else "0"
 
 

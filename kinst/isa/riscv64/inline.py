@@ -6,10 +6,10 @@ need the kernel's table of per-CPU addresses, and two more loads. Interrupts sta
 are.
 
     save     registers that counting and the snippets use
-    count    each counter after its guard (the snippet that decides about it)
-    ask      a guard of calls; go to `call` if it holds
+    count    for each counter: if its guard (the snippet of its predicate) holds, add 1
+    ask      if the guard of any call holds, go to `call`
     restore; code of `end`; go on to the displaced instruction
-    call:    restore, and make the calls inside a frame
+    call:    restore, and make all calls inside a frame
 
 Tested by tests/codegen/test_snippets.py.
 """
@@ -34,8 +34,8 @@ def inline(work: SiteWork, to: int, end: _Maker, frame: _Maker) -> bytes:
     needs no frame of saved registers, then the calls.
 
     Args:
-        end: takes an address, and returns the code there for the end of paths without a call; its
-            length is the same at any address; raises OutOfReach.
+        end: takes an address, and returns the code there that ends every path on which no call is
+            made; its length is the same at any address; raises OutOfReach.
         frame: takes an address, and returns the code there that does the calls inside a frame; its
             length is the same at any address; raises OutOfReach.
     """
@@ -78,7 +78,7 @@ def count(at: int, body: CountBody, one: int = e.T1, spoiled: int = e.T0) -> byt
     """Return code at the address `at` that adds one to each counter of a body.
 
     Args:
-        one: register that holds 1.
+        one: register that must hold 1 when the code begins.
         spoiled: register that the code may change.
     """
     code = b""

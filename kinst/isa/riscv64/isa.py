@@ -102,11 +102,11 @@ class Riscv64(Isa):
             return None
 
     def run_patch(self, code: bytes, address: int, to: int, dead: int = 0) -> bytes | None:
-        """Return auipc and jalr by a dead register, and no-operations up to the end of the
-        instructions `code`; None if no register is dead or `to` is out of reach.
+        """Return a jump to `to` (auipc and jalr, by a register of `dead`), followed by
+        no-operations up to the length of `code`. None if `dead` is empty or `to` is out of reach.
 
-        No-operations are used so that a decoder that starts at the function's start finds its
-        instructions after them.
+        The no-operations keep the code decodable: the kernel decodes a function from its start
+        before it sets a kprobe, and must find the instructions after the patch.
         """
         register = liveness.choose(dead)
         if not register:
@@ -124,10 +124,10 @@ class Riscv64(Isa):
         return encode.NOP
 
     def trap_patch(self, size: int) -> bytes:
-        """Return c.ebreak or ebreak, as long as the instruction.
+        """Return the breakpoint that is as long as the instruction it replaces: c.ebreak or ebreak.
 
-        A decoder that starts at the function's start (the kernel's, before it sets a kprobe) must
-        find the instructions after it.
+        The kernel decodes a function from its start before it sets a kprobe, and must find the
+        instructions after the breakpoint.
 
         Args:
             size: bytes of the instruction, 2 or 4.

@@ -116,7 +116,8 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
     it: address to reason.
 
     They are the instructions from an lr to its sc, on every path between the two, and all
-    instructions of a function that works on the state of traps.
+    instructions of a function that writes a register of the trap state (such as sepc) or returns
+    from a trap (sret): a trap at a probe there would overwrite that state.
     """
     marks = dict[int, int]()
     for i in instructions:

@@ -159,12 +159,12 @@ def _move(
 
 
 def quiet_goal(code: bytes, address: int) -> int | None:
-    """Return where control goes from an instruction that can run with interrupts off, after the
-    code of return_to(): to the next instruction, or to the target of a jal. None for instructions
-    that cannot run so.
+    """Return the address that return_to() must put into sepc before an instruction; None if the
+    instruction cannot run between return_to() and sret, where interrupts are off.
 
-    Such instructions are arithmetic, accesses relative to the stack pointer (the trampoline itself
-    uses the stack so), and direct jumps and branches. For a branch, the result is the next
+    Instructions that can are arithmetic, loads and stores relative to the stack pointer (which
+    cannot fault, since the trampoline uses the stack itself), and direct jumps and branches. The
+    address is a jal's target; for other instructions, a branch included, it is that of the next
     instruction.
     """
     parsed = p.parse(code)
@@ -192,8 +192,8 @@ def _plain(parsed: p.Riscv64Instruction) -> bool:
 
 @refuses_out_of_reach
 def quietly(code: bytes, address: int, to: int) -> Relocated | Refused:
-    """Return code for the address `to` with the effect of an instruction that has a quiet_goal().
-    It runs after the code of return_to() for that goal, and ends with sret."""
+    """Return code for the address `to` with the effect of an instruction for which quiet_goal() is
+    not None. The code runs after that of return_to(), and ends with sret."""
     parsed = p.parse(code)
     assert parsed is not None
     if parsed.kind == p.JAL:

@@ -45,7 +45,8 @@ def _found(halves: I64) -> Iterator[tuple[I64, I64]]:
     that it leads to), in bytes.
 
     Args:
-        halves: the code in halfwords; the last halfwords are only operands of earlier instructions.
+        halves: the code and _LONGEST bytes after it, in halfwords; no instruction is searched for
+            in those last bytes.
     """
     low = halves[: -_LONGEST // 2]
     for which, places, bits in (
