@@ -2,10 +2,12 @@
 exception table search, and in the interrupt that samples CPUs.
 
 The functions of the breakpoint handler and of the exception table search look an address up in a
-hash table in the traps area of scratch.  The area starts with a directory of two tables, traps and
-then copies; for each table the directory has the u64 address of the entries, the u64 number of
-entries minus one, and a u64 shift.  An entry is (u64 address, u64 value); address 0 marks a free
-entry.  An area of zeros is a valid, empty directory.
+hash table in the traps area of scratch.  There are two tables.  The table of traps maps the address
+of each trap-planted instruction to its trampoline; the table of copies maps the address of each
+displaced instruction to the original instruction.  The area starts with a directory, which has for
+each table the u64 address of the entries, the u64 number of entries minus one, and a u64 shift;
+traps come first.  An entry is (u64 address, u64 value); address 0 marks a free entry.  An area of
+zeros is a valid, empty directory.
 
 Tested by tests/codegen/test_target_code.py.
 """

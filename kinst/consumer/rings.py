@@ -104,7 +104,7 @@ class FaultEntry:
         epid: enabled probe id of the clause.
         action: number of the action in the clause.
         kind: one of FAULT_*.
-        value: the bad address.
+        value: the bad address; for faults of other kinds 0, or the number that was not valid.
         time: time in ns, on the scale of records.
         head: how many bytes of records had been written to the CPU's ring when the fault happened.
     """

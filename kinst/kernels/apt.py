@@ -241,9 +241,9 @@ class Apt:
     def update(self, progress: Callable[[str, float | None], None]) -> str:
         """Fetch the package lists. Return apt's complaint, or "" if it has none.
 
-        One mirror of several may fail and the other mirrors suffice: whether that matters shows
-        when the wanted packages are looked up. If a suite is just being published, apt keeps no
-        list at all: then that suite is left out.
+        A complaint need not be an error: if one of several mirrors fails, the lists of the others
+        may have all wanted packages. If a suite fails, such as while it is being published, apt may
+        keep no list at all; then the lists are fetched again without that suite.
         """
         started = time.monotonic()
 

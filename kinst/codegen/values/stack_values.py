@@ -96,9 +96,10 @@ def _program_counter(firing: Firing) -> IrValue:
 
 
 def _call_unwinder(unit: Unit, name: str) -> IrFunction:
-    """Return the LLVM function unwind(saved registers, store, entries), which calls the kernel's
-    unwinder and returns the number of frames stored.  The function has the machine's calling
-    convention, which saves more registers than a C function saves.
+    """Return the LLVM function unwind(saved registers, dst, frames), which calls the kernel's
+    unwinder, stores the program counters of at most `frames` frames at dst, and returns their
+    number.  The function has the machine's calling convention, which saves more registers than a C
+    function saves.
     """
     assert unit.machine.unwinder is not None
     code = unit.function(name, 3)
@@ -258,11 +259,12 @@ def _process(unit: Unit, name: str) -> IrFunction:
 
 
 def _walk_user(unit: Unit, name: str) -> IrFunction:
-    """Return the LLVM function walk_user(task, store, entries, working memory of 16 bytes), which
-    walks the user's stack by frame pointers and returns the number of program counters stored.
+    """Return the LLVM function walk_user(task, dst, frames, working memory of 16 bytes), which
+    walks the user's stack by frame pointers, stores the program counters of at most `frames` frames
+    at dst, and returns their number.
 
     The walk ends at a frame pointer that is 0, unaligned, unreadable, or not above the previous
-    frame pointer (stacks grow down), and after `entries` frames.
+    frame pointer (stacks grow down).
     """
     state = _known(unit)
     code = unit.function(name, 4)
