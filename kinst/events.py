@@ -1,9 +1,9 @@
 """Events: the values that a trace yields to its client.
 
-A trace yields events in the order in which things happened. A client is done with an event when it
-asks for the next one; so text, the output of commands, and files keep their order. What an event
-refers to (the records of a Batch, the tables of a Printed) is valid only until the next event is
-asked for.
+A trace yields events in the order in which things happened. It goes on only when its client asks
+for the next event. So if the client completes the work for each event first, texts, outputs of
+commands and changes of files have the right order. The records of a Batch and the tables of a
+Printed are valid only until the client asks for the next event.
 
 There are three groups of classes: data (Record, Aggregation, Lost, Fault, Message, Output, End),
 requests that only a client can fulfil (Shell, Reopen, Truncate, OptionSet), and marks that an
@@ -155,8 +155,9 @@ class Lost:
     Attributes:
         kind: what was dropped or why: record, aggregation, speculation, speculative (no room in a
             speculation), nested (the CPU was in a probe already), error (a fault in
-            dtrace:::ERROR), message (of a fault), dynamic, dirty, rinsing (assignments to dynamic
-            variables), timer (firings of tick-N or profile-N).
+            dtrace:::ERROR), message (faults whose report was overwritten before kinst read it),
+            dynamic, dirty, rinsing (assignments to dynamic variables), timer (firings of tick-N or
+            profile-N).
         cpu: None for clauses that run on the host, and for drops that belong to no CPU.
         text: dtrace(1)'s sentence about the drop.
     """
@@ -238,10 +239,11 @@ class Batch:
         data: bytes that contain the records.
         offsets: offset in `data` of each record.
         clauses: the clause of each record.
-        part: 0 for a whole record. If a clause has actions that do more than trace (printa, clear,
-            system, ...), these actions are events of their own, and its record comes once for each
-            stretch of tracing actions between them. These parts are counted from 0. Only part 0
-            yields a Record, with all values.
+        part: which actions of the clause to show, counted from 0. The actions printa(), clear(),
+            system() and the like are events of their own. A clause with them, such as trace(a);
+            clear(@x); trace(b), yields the same record several times: with part 0 for the tracing
+            actions before the first of them, with part 1 for those after it, and so on. Only part 0
+            yields a Record, with all values. Any other clause has only part 0.
         following: (n, 2) array: probe id and clause of the same CPU's next record, -1 if not known.
             None without flowindent.
     """

@@ -34,11 +34,12 @@ class GuestCommand:
         self._target.resume()
 
     def give(self) -> None:
-        """Leave the prepared command to a trace, which will start it."""
+        """Note that a trace has taken the prepared command. The trace starts it, and drop() does
+        not end it."""
         self._prepared = False
 
     def take_back(self) -> None:
-        """End the command of a trace that has ended before its command."""
+        """End the command that a trace has taken: the trace has ended before the command."""
         self._prepared = True
         self.drop()
 

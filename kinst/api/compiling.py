@@ -59,16 +59,16 @@ class Compiler:
         return Program(request, compiled)
 
     def check_functions(self, program: Program) -> None:
-        """Raise DError for a function that the machine's kernel will not have, if that can be known
-        before the machine starts."""
+        """Raise DError for the first probe description that names a function which the machine's
+        kernel does not have. Do nothing if that cannot be known before the machine starts."""
         early_names = import_module("kinst.session.early_names")
         early_names.check_functions(program.request, program.compiled, self.files, load_all())
 
 
 def _registers_of(request: Request) -> RegisterNames:
-    """Return the registers of the machine's instruction set. The kernel's file says which one it is
-    if the machine runs already; otherwise --vm does. Raises KinstError if kinst does not know the
-    ISA or the file does not exist."""
+    """Return the registers of the machine's instruction set. If the machine runs already, the
+    instruction set is that of the kernel's ELF file; otherwise it is the option --vm. Raises
+    KinstError if kinst does not know the ISA or the file does not exist."""
     options = request.machine
     file = options.debug or options.kernel
     if file and not request.kind.abilities.boots:

@@ -90,7 +90,12 @@ def report_to(say: Say, progress: ShowProgress) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A machine that has started: the workspace of its traces, and the command of its guest."""
+    """A machine that has started.
+
+    Attributes:
+        workspace: the machine, with the state that its traces leave to later traces.
+        command: the shell command of its guest.
+    """
 
     workspace: Workspace
     command: GuestCommand
@@ -120,10 +125,12 @@ class Machine:
         Args:
             request: options of the machine, and options that all of its programs have in common.
             on_message: gets messages for people.
-            on_progress: gets the name of a piece of work and the part of it that is done.
+            on_progress: gets the name of a piece of work, and the fraction of it that is done (0 to
+                1, None if not known).
             has_kernel: whether there is a kernel to trace; False for host().
             report: gets messages and progress instead of on_message and on_progress.
-            early_start: what start_early() has started for the request.
+            early_start: the machine that start_early() has started for the request; None if it has
+                started none.
             terminal: the terminal for commands of the guest (--shell).
             compiler: a compiler that has compiled programs of the request already.
 
@@ -204,8 +211,8 @@ class Machine:
 
     @property
     def only_counts(self) -> bool:
-        """Whether clauses can only count by constants, as in a user program; False before the
-        machine has started."""
+        """Whether a program's clauses can do nothing but count, with constants as keys. True if the
+        machine is a user program (process()); False before the machine has started."""
         return self._started is not None and self._started.machine.facts.only_counts
 
     def start(self, program: Program | None = None) -> None:
@@ -252,8 +259,14 @@ class Machine:
         return self._started
 
     def _stand(self, compiled: Compiled) -> None:
-        """Prepare the machine, if it has started, for reading its memory for a program: stop it if
-        it must be stopped for that, and forget decoded instructions if its text has changed."""
+        """Prepare a started machine for reading its memory; do nothing if it has not started.
+
+        A machine that cannot be read while it runs is stopped. If the kernel has changed its text,
+        the instructions that kinst has decoded are forgotten.
+
+        Args:
+            compiled: the program that the memory is read for.
+        """
         if self._started is not None:
             self._started.workspace.stand(call_sites=compiled.plant.call_sites)
 
@@ -314,8 +327,9 @@ class Machine:
         return needs_kernel(program.compiled, fired=not listed)
 
     def expand(self, program: Source | Program, command: str = "") -> Program:
-        """Return a program in which inline functions, source lines and local variables are replaced
-        by plain clauses, for the running kernel.
+        """Return a program in which probes of inline functions and of source lines are replaced by
+        probes at instructions of the running kernel, and local variables by expressions over
+        registers and memory.
 
         Args:
             program: the program.
@@ -386,8 +400,13 @@ class Machine:
         return made
 
     def _enabled(self, program: Program, *, listed: bool = False, given: int = 0) -> EnabledProgram:
-        """Return an expanded program with the probes that it matches; arguments as for
-        enable_program()."""
+        """Return an expanded program with the probes that it matches.
+
+        Args:
+            program: the program.
+            listed: whether the probes are to be listed rather than to fire.
+            given: highest probe id of earlier batches; 0 if there are none.
+        """
         started = self._started
         return enable_program(
             program.compiled, started.machine if started is not None else None, self._isa,
@@ -449,8 +468,8 @@ class Machine:
     # Probes.
 
     def probes(self, *descriptions: str, details: bool = True) -> list[ListedProbe]:
-        """Return the probes that match descriptions; without descriptions, the probes that always
-        exist.
+        """Return the probes that match descriptions. Without descriptions, return only the probes
+        that exist on every machine, such as BEGIN and END.
 
         Args:
             descriptions: probe descriptions in D.
@@ -467,8 +486,13 @@ class Machine:
         return self.list_probes(self.compile(texts), details=details)
 
     def list_probes(self, program: Program, *, details: bool = True) -> list[ListedProbe]:
-        """Return the probes that match the descriptions of a program; without descriptions, the
-        probes that always exist. `details` is as for probes()."""
+        """Return the probes that match the descriptions of a program. Without descriptions, return
+        only the probes that exist on every machine, such as BEGIN and END.
+
+        Args:
+            program: the program.
+            details: as for probes().
+        """
         if not program.descriptions:
             return list_all(load_all())
         if self.needs_kernel(program, listed=True):

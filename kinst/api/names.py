@@ -55,7 +55,8 @@ class KernelNames:
         isa: name of the instruction set.
         debug: file that the names come from.
         inlined: whether the names of inline functions are included.
-        disassembly: the ISA's rules for disassembling without its decoder.
+        disassembly: fields of isa._plain.PlainDisassembly, with which completion disassembles the
+            ISA's code. The ISA's own decoder takes too long to load.
         registers: names of the registers for regs[].
         functions: sorted by the bytes of their names.
         modules: modules that the kernel can load.
@@ -80,7 +81,7 @@ class Vocabulary:
         providers: names of providers, each with the form of its probe descriptions.
         of_kernel: providers with probes in functions of a kernel.
         by_offset: providers with probes at any instruction.
-        probes: descriptions of the probes that always exist.
+        probes: descriptions of the probes that exist on every machine, such as BEGIN and END.
     """
 
     words: Mapping[str, str]

@@ -69,7 +69,8 @@ def boot(
         start: boot now. Otherwise the guest boots when it is first needed, with as much scratch
             memory as the program needs.
         on_message: gets messages for people.
-        on_progress: gets the name of a piece of work and the part of it that is done.
+        on_progress: gets the name of a piece of work, and the fraction of it that is done (0 to 1,
+            None if not known).
 
     Raises:
         KinstError: the arguments do not agree, or a file is missing.
@@ -108,7 +109,8 @@ def attach(
             `machine`, the machine at `address` stops at each hit.
         start: connect now. Otherwise kinst connects when the machine is first needed.
         on_message: gets messages for people.
-        on_progress: gets the name of a piece of work and the part of it that is done.
+        on_progress: gets the name of a piece of work, and the fraction of it that is done (0 to 1,
+            None if not known).
 
     Raises:
         KinstError: the arguments do not agree.
@@ -144,7 +146,8 @@ def live(
             ends.
         start: load kinst's kernel module now. Otherwise it is loaded when it is first needed.
         on_message: gets messages for people.
-        on_progress: gets the name of a piece of work and the part of it that is done.
+        on_progress: gets the name of a piece of work, and the fraction of it that is done (0 to 1,
+            None if not known).
 
     Raises:
         KinstError: a file is missing.
@@ -160,15 +163,16 @@ def live(
 def process(
     command: str, *, on_message: Say = ignore, on_progress: ShowProgress = ignore
 ) -> Machine:
-    """Return a user program as a machine: its instructions can be counted while it runs, once.
+    """Return a machine for a user program, whose instructions can be counted while it runs.
 
-    The program begins with the first trace, whose command is the same. Its input, output and error
-    output are those of this process.
+    The program begins with the first trace and runs only once. Machine.trace() is called with the
+    same `command`. The program's input, output and error output are those of this process.
 
     Args:
         command: the program and its arguments, quoted as for a shell.
         on_message: gets messages for people.
-        on_progress: gets the name of a piece of work and the part of it that is done.
+        on_progress: gets the name of a piece of work, and the fraction of it that is done (0 to 1,
+            None if not known).
 
     Raises:
         KinstError: there is no such program.
@@ -193,7 +197,8 @@ def kernel_files(
         isa: amd64, arm64 or riscv64.
         release: a release that list_kernels() returned, or a version as boot() takes it; "" for the
             kernel that boot() takes without `kernel`.
-        on_progress: gets the name of a piece of work and the part of it that is done.
+        on_progress: gets the name of a piece of work, and the fraction of it that is done (0 to 1,
+            None if not known).
 
     Raises:
         KinstError: the files cannot be fetched.
@@ -226,8 +231,9 @@ def expand_in_file(
     on_message: Say = ignore,
     on_progress: ShowProgress = ignore,
 ) -> str:
-    """Return the text of a D program in which inline functions, source lines and local variables
-    are replaced by plain clauses, for the code in an ELF file. The file need not be a kernel.
+    """Return the text of a D program in which probes of inline functions and of source lines are
+    replaced by probes at instructions, and local variables by expressions over registers and
+    memory, for the code in an ELF file. The file need not be a kernel.
 
     Args:
         program: D text, the path of a script, or texts as the command line's options give them.
@@ -235,7 +241,8 @@ def expand_in_file(
         debug: its debug file, if debug information is in another file.
         options: values of -x options by name.
         on_message: gets messages for people.
-        on_progress: gets the name of a piece of work and the part of it that is done.
+        on_progress: gets the name of a piece of work, and the fraction of it that is done (0 to 1,
+            None if not known).
 
     Raises:
         DError: the program is wrong.

@@ -33,8 +33,8 @@ class Program:
     Attributes:
         request: options of the machine and of the program.
         compiled: the checked program.
-        expanded: whether inline functions, source lines and local variables have been replaced by
-            plain clauses.
+        expanded: whether Machine.expand() has replaced inline functions, source lines and local
+            variables.
         command: command of the guest whose process id is $target; "" if there is no command.
     """
 

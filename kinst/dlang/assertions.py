@@ -55,8 +55,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A term of a TEST condition: $status, the exit status of the trace (in general, of its
-    command).
+    """A term of a TEST condition: $status, the exit status of the trace. That is the status of
+    exit() if the program calls it, otherwise the command's status.
     """
 
 
@@ -258,8 +258,8 @@ class _TestReader:
 
 
 class _Lowering:
-    """Converter of a TEST condition's syntax tree to a term. It appends the D text of each part
-    that D computes to `reads`.
+    """Converter of a TEST condition's syntax tree to a term. The list `reads` gets the D text of
+    each part without an aggregation, which the condition's END clause computes and traces.
     """
 
     def __init__(self, reads: list[str]) -> None:

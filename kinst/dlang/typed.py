@@ -486,15 +486,15 @@ class Before(Expr):
 
 @dataclass(frozen=True, slots=True)
 class BaseAddress(Expr):
-    """The start of a Store's address: the address of the dynamic variable's element, or of the
-    TranslatedStruct, that the store belongs to.
+    """The address of the structure that a Store changes, as a part of the Store's address
+    expression. The structure is a dynamic variable's element (Store.root) or a TranslatedStruct.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class TranslatedStruct(Expr):
-    """A structure that a translator makes in the clause's memory. Its bytes are 0 except for the
-    stores. Its value is its address, as for any structure.
+    """A structure that a translator makes in the clause's memory: all bytes are set to 0, then
+    `stores` set its members. Its value in codegen is its address, as for any structure.
     """
 
     first: Expr | None  # an expression to evaluate before the stores

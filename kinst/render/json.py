@@ -105,8 +105,8 @@ def _key(part: KeyPart) -> object:
 
 
 def _value_column(one: ValueField, frames: FrameFinder) -> tuple[str, Column]:
-    """Return a %-directive for a value, and a function from many records to the directive's
-    arguments."""
+    """Return how to format one of a record's values: a %-directive ("%d" or "%s"), and a function
+    that returns the directive's argument for each of many records."""
     field, type_ = one.field, one.field.type
     if isinstance(type_, IntType | PointerType) and type_.size == field.size:
         signed = is_signed(type_)
@@ -147,8 +147,8 @@ def record_template(
         clause: index of the clause.
         fields: the values of a record.
         frames: finds the names of addresses.
-        prefix: returns the start of a line, up to the time, from the u64 that holds probe id and
-            CPU.
+        prefix: returns the start of a line, up to the time. Its argument is the u64 with probe id
+            and CPU in the record's header.
     """
     out = TemplateBuilder()
     out.column("%s", lambda rows: [prefix(v) for v in values_of(rows, _PROBE_AND_CPU, False)])

@@ -233,7 +233,8 @@ class Aggregations:
     `complete`.
 
     Args:
-        measures: what each aggregation measures, by name.
+        measures: for each aggregation's name, the aggregated expression, its unit, and the
+            expressions of the keys.
     """
 
     def __init__(self, measures: Mapping[str, typed.Measure]) -> None:

@@ -94,9 +94,9 @@ def _checked(
 
 
 def _clause(node: tree.ClauseNode, scope: Scope, aggregations: Aggregations) -> _CheckedClause:
-    """Check a clause: first its statements, because they create variables more often, then its
-    predicate. If a statement uses an unknown name, check the predicate first (libdtrace's
-    dt_cook_clause()).
+    """Check the statements of a clause, then its predicate. So the predicate may use a variable
+    that a statement creates. If a statement uses an unknown name, check the clause again with the
+    predicate first, because the predicate may create that variable (libdtrace's dt_cook_clause()).
     """
     before = scope.snapshot()
     scope.patterns = tuple(d.pattern for d in node.descriptions)

@@ -214,8 +214,9 @@ def define_translator(
 
 
 def _sample_of(node: tree.TranslatorNode, type_: DType) -> typed.Expr:
-    """Return an expression of a translator's parameter type, with which its expressions can be
-    checked. For a structure, it is an lvalue in memory.
+    """Return a placeholder of the type of a translator's parameter. With it in place of the
+    parameter, the translator's expressions can be checked before the translator is used. A
+    structure's placeholder is an lvalue in memory.
     """
     if isinstance(type_, StructType):
         pointer = PointerType(type_)
@@ -333,8 +334,8 @@ def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
     """Convert a translation to an expression for its whole structure, which can be assigned or
     printed (libdtrace's dt_cg_asgn_op()); return any other expression unchanged.
 
-    The structure has all members that the translator defines. If this kernel lacks what a member of
-    kinst's own translators needs, the member is 0.
+    The structure has all members that the translator defines. A member of kinst's own translators
+    is 0 if the kernel does not have the types or symbols that the member's expression uses.
     """
     if not isinstance(value, Translation) or not isinstance(value.type, StructType):
         return value

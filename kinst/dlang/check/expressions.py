@@ -269,8 +269,12 @@ def _cast_to(node: tree.CastNode, scope: Scope, check: Check) -> typed.Expr:
 
 
 def _made(node: tree.TypedNode, operand: typed.Expr) -> typed.Expr:
-    """Return the value of a local variable of the traced kernel: kinst's expression for its
-    location, converted to the variable's type.
+    """Return the value of a local variable of the traced kernel, or a pointer to it, with the
+    variable's type.
+
+    Args:
+        node: the node that kinst.sugar has made for locals->NAME.
+        operand: the typed tree of the variable's value or, if node.pointer is set, of its address.
     """
     return cast(operand, PointerType(node.type) if node.pointer else node.type)
 
@@ -401,8 +405,8 @@ def _index_place(node: tree.IndexNode, scope: Scope) -> typed.Expr:
 
 
 def _base_and_index(node: tree.IndexNode, scope: Scope) -> tuple[typed.Expr, typed.Expr]:
-    """Return the typed trees of both parts of base[index]. For regs[] and uregs[], both parts are
-    the complete register read. Raises DError.
+    """Return the typed trees of `base` and `index` in base[index]. For regs[index] and
+    uregs[index], return the typed tree of the whole expression twice. Raises DError.
     """
     base = node.base
     if isinstance(base, tree.NameNode) and base.name not in scope.variables:

@@ -52,8 +52,8 @@ def declared_names(library: Library) -> frozenset[str]:
 
 @cache
 def _items(library: Library) -> tuple[tree.ItemNode, ...]:
-    """Parse a library and return its declarations; macros such as $pgid are kinst's own. Raises
-    DError for a syntax error.
+    """Parse a library and return its declarations. Macros such as $pid and $pgid have their values
+    for kinst's own process. Raises DError for a syntax error.
     """
     is_type = declared_types(library).__contains__
     macros = Macros(variables=own_numbers())

@@ -1,4 +1,5 @@
-"""Measures of aggregations: the expression that an aggregation is given, its unit, and its keys.
+"""What aggregations measure, for their output: the aggregated expression, the unit of its values,
+and the expressions of the keys.
 
 D's clocks count nanoseconds. A value that is computed from clocks by sums, differences and
 divisions by a power of a thousand is a time as well; the unit of any other value is unknown.

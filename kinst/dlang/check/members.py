@@ -76,8 +76,11 @@ def decayed(place: typed.Expr) -> typed.Expr:
 
 
 def _shared(address: typed.Expr) -> typed.Expr:
-    """Convert an address of a D variable to a form that the program may store in another variable
-    (Shared); return any other address unchanged.
+    """Wrap an address within a D variable in a Shared, so that the program may store the address
+    and use it later; return any other address unchanged.
+
+    The traced kernel and the host map D variables at different addresses. A Shared has the same
+    value on both.
     """
     is_final = isinstance(address, Shared) or root_of(address) is None
     return address if is_final else Shared(address.type, address.span, address)
@@ -291,8 +294,8 @@ def as_pointer(expr: typed.Expr) -> typed.Expr:
 
 
 def arithmetic(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr | None:
-    """Return the expression left op right if it adds an integer to a string's address or subtracts
-    an integer from it; None for any other operands.
+    """Return string + n, n + string or string - n as the string that begins n bytes later or
+    earlier; None for any other operands.
     """
     a, b = is_string(left.type), is_string(right.type)
     if a and is_integer(right.type) and op in ("+", "-"):

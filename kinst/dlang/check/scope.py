@@ -39,8 +39,10 @@ class Translator:
 
 @dataclass(frozen=True, slots=True)
 class Translation(typed.Expr):
-    """The expression xlate < type > (source). Only its members are values; the typed tree of a
-    program without errors has no Translation.
+    """The expression xlate < type > (source), as long as the checker works on it.
+
+    The checker replaces a member of the translation by the translator's expression for this member.
+    So the typed tree of a program without errors has no Translation.
     """
 
     translator: Translator
@@ -97,9 +99,11 @@ class Scope:
         declared_providers: the probes of provider declarations, by provider and probe; for each
             probe the types of its arguments, and the types of its translated arguments (None if
             they are not translated).
-        bound: arguments by name of the inline or translator that is being expanded.
-        keys: types of each associative array's keys, by the array's name; in a second check, the
-            types that the whole program needs.
+        bound: the argument of each parameter, by the parameter's name, while an inline or a
+            translator is being expanded.
+        keys: types of each associative array's keys, by the array's name. A later assignment may
+            need wider types. Then the program is checked a second time, with a Scope that begins
+            with the types found by the first check.
     """
 
     def __init__(
@@ -151,8 +155,9 @@ class Scope:
         return variable
 
     def begin_assignment(self, name: str) -> None:
-        """Note that the first assignment to a name is being checked. The name has no type until
-        end_assignment().
+        """Note that the first assignment to a variable is being checked, until end_assignment().
+
+        If its right side uses the variable, unknown() says that the variable is not assigned yet.
         """
         self._being_assigned.append(name)
 

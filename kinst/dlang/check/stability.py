@@ -179,10 +179,11 @@ def check_minimum(
     minimum: Attributes,
 ) -> None:
     """Check that neither a probe description of a clause nor a name in the clause is less stable
-    than the option amin (dt_cook_clause()). Raises DError D_ATTR_MIN at the first that is.
+    than the option amin (dt_cook_clause()). Raises DError D_ATTR_MIN at the first less stable
+    description or name.
 
     Args:
-        description: the description, by provider, module, function and name.
+        description: the probe description, one of the clause's.
         probe: the stability that the probe's provider declares.
         minimum: the value of the option amin.
     """
@@ -215,7 +216,8 @@ _PROBE_PARTS = words("provider module function name args")
 
 
 def check_pragma(node: tree.PragmaNode, scope: Scope) -> None:
-    """Check that the subject of a pragma exists. The caller has declared all names of the program.
+    """Check that the name, provider or module which a pragma is about exists. The caller has
+    declared all names of the program.
 
     Raises DError D_PRAGMA_DEPEND, D_PRAGMA_SCOPE, D_PRAGMA_UNUSED, D_PRAGMA_INVAL.
     """

@@ -93,7 +93,9 @@ def constant_named(name: str, scope: Scope) -> int | None:
 
 
 def _is_taken(name: str, scope: Scope) -> bool:
-    """Return whether a plain name means anything but a variable."""
+    """Return whether a name without self-> or this-> has a meaning, so that no variable can have
+    this name: a built-in, a register, an inline, a parameter, a constant or a kernel symbol.
+    """
     return (
         scope.kind_of(name) is not None
         or name in scope.environment.registers
@@ -164,8 +166,11 @@ def _whole(variable: typed.Variable, span: Span) -> typed.Expr:
 
 
 def element_address(place: VariableReference, scope: Scope, check: Check) -> typed.Expr | None:
-    """Return the address of a scalar array's element, which may be one past the last element, as in
-    C; None if the element's address may change, or if the reference is not to such an element.
+    """Return the address of a scalar array's element. As in C, the index may be one past the last
+    element.
+
+    Return None if the reference is to anything else, or to an array whose elements are not
+    contiguous in memory (_is_in_one_piece()).
     """
     variable = scope.variables.get(place.name)
     if place.keys is None or variable is None or not variable.length:
@@ -515,7 +520,9 @@ def _store_to(
 
 
 def _from_root(address: typed.Expr) -> typed.Expr:
-    """Return an address within a structure variable, with BaseAddress in place of the variable."""
+    """Return a copy of an address expression, with a BaseAddress in place of the structure variable
+    from which it is computed. Codegen puts the address of the variable's element there.
+    """
     if isinstance(address.type, StructType):
         return BaseAddress(PointerType(address.type), address.span)
     if isinstance(address, typed.Cast | Shared):

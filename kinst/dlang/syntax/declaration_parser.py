@@ -77,8 +77,10 @@ class DeclarationParser(ExpressionParser):
         self.items: list[tree.ItemNode] = []
 
     def declares(self, head: Token) -> bool:
-        """Return whether a declaration begins with this token: int, uint64_t*x, struct and the
-        like, and int* alone, as in libdtrace.
+        """Return whether a declaration, rather than a clause, begins with this token.
+
+        Because the lexer reads a probe description here, the token may be a type with stars and a
+        name: int, struct, uint64_t*x, or int*.
         """
         if head.kind != "description" or ":" in head.text:
             return False

@@ -42,7 +42,12 @@ class _IfSplitter:
 
     def block(self, statements: tuple[tree.Statement, ...], inside: tree.ExprNode) -> None:
         """Add the statements of a block. The statements in an if's branches, and the statements
-        after an if, go to further clauses. The clauses after an if have the predicate `inside`.
+        after an if, go to further clauses.
+
+        Args:
+            statements: the statements of the block.
+            inside: the condition that control is in this block: the predicate of the clauses with
+                the block's statements after an if.
         """
         for statement in statements:
             if not isinstance(statement, tree.IfNode):
@@ -80,8 +85,8 @@ def split(clause: tree.ClauseNode, statements: tuple[tree.Statement, ...]) -> li
     """Split a clause whose statements contain an if into clauses without an if.
 
     Other clauses of the probe use the same this->% variables. So the first returned clause sets
-    them to 0. It has no predicate: if the original predicate, which is on the second clause, fails,
-    the clauses after it must not run.
+    them to 0, and has no predicate. The second clause has the original predicate. If that fails,
+    the variables stay 0, so that the clauses after it do not run either.
 
     Args:
         clause: the clause without its statements.

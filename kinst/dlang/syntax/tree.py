@@ -110,7 +110,9 @@ class TernaryNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class PointerNode:
-    """A * of a declarator that TypeNode.stars does not count."""
+    """A * that is not directly after a type's words, such as that in int (*)[4]. TypeNode.stars
+    counts the others.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +186,13 @@ class CastNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class TypedNode(ExprNode):
-    """An operand as a value of a type that need not have a name in D. Only kinst.sugar makes these
-    nodes, for local variables of the traced kernel.
+    """A local variable of the traced kernel, with its type from the debug information, which D text
+    may have no name for. Only kinst.sugar makes these nodes.
     """
 
     type: DType
-    operand: ExprNode
-    pointer: bool  # whether the operand is a pointer to a value of the type
+    operand: ExprNode  # the variable's value, or its address if `pointer` is set
+    pointer: bool  # whether the node is a pointer to a value of the type
 
 
 @dataclass(frozen=True, slots=True)

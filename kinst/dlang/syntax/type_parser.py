@@ -49,8 +49,9 @@ def _is_void(type_: tree.TypeNode) -> bool:
 def check_prototype(
     kind: str, parameters: Sequence[tree.ParameterNode], variadic: bool, span: Span
 ) -> None:
-    """Check the parameters of a function, an associative array or an inline, as far as their words
-    tell (libdtrace's dt_decl_prototype()). Raises DError D_DECL_PROTO_*.
+    """Check the use of void, ... and names in the parameters of a function, an associative array or
+    an inline. Names of types are not looked up (libdtrace's dt_decl_prototype()). Raises DError
+    D_DECL_PROTO_*.
 
     Args:
         kind: "function", or "array" for associative arrays and inlines.

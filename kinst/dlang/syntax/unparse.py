@@ -1,5 +1,5 @@
 """Conversion of a syntax tree to D text, in the layout of dtrace -d: one description a line,
-statements indented by a tab (FreeBSD's status report of 2023Q1, kinst).
+statements indented by a tab (example: FreeBSD's status report of 2023Q1, "kinst").
 """
 
 from __future__ import annotations

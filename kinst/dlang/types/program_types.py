@@ -440,8 +440,8 @@ class _MemberLayout:
         self._take(at, 8 * size_of(type_, self._strsize))
 
     def add_bits(self, name: str, type_: IntType, width: int) -> None:
-        """Add a bit-field, which does not cross a storage unit of its type. Width 0 adds no member
-        and aligns the next bit-field to a unit.
+        """Add a bit-field. It begins at the next multiple of its type's size if it would otherwise
+        cross one. Width 0 adds no member, and lets the next bit-field begin at such a multiple.
         """
         unit = 8 * type_.size
         at = 0 if self._union else self._bit

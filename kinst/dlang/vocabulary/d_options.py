@@ -158,13 +158,16 @@ def parse_rate(name: str, value: str | None, least: int = 1) -> int:
 
 
 def parse_frequency(name: str, value: str | None) -> int:
-    """Parse a rate that may be 0, which is as often as possible. Raises KinstError."""
+    """Parse a rate that may be 0, which means as often as possible. Return the period in
+    nanoseconds. Raises KinstError.
+    """
     return parse_rate(name, value, 0)
 
 
 def parse_cleanrate(name: str, value: str | None) -> int:
-    """Parse the rate of cleaning; 0 is the slowest, once a second (dtrace_state_go()). Raises
-    KinstError.
+    """Parse the option cleanrate: how often the consumer frees deleted elements of associative
+    arrays. Return the period in nanoseconds; for 0, a second, the longest period that dtrace(1)
+    uses (dtrace_state_go()). Raises KinstError.
     """
     return parse_rate(name, value, 0) or _SECOND
 
@@ -190,7 +193,9 @@ def parse_frames(name: str, value: str | None) -> int:
 
 
 def parse_buffer(name: str, value: str | None) -> int:
-    """Parse the size of a buffer, which may be 0 if the program does not need it."""
+    """Parse the size of a buffer and return it in bytes. It may be 0 if the program does not need
+    the buffer.
+    """
     return parse_size(name, value, 0)
 
 

@@ -174,7 +174,8 @@ def macro_hint(name: str) -> str:
 
 def plain_description(text: str) -> str:
     """Rewrite a probe description of the form FUNCTION+OFFSET or FILE:FUNCTION:LINE as D writes it;
-    return any other description unchanged. A kernel's stack traces have FUNCTION+0xOFFSET/0xSIZE.
+    return any other description unchanged. FUNCTION+0xOFFSET/0xSIZE, the form of a kernel's stack
+    traces, is rewritten as well.
 
     Args:
         text: the description, with macros already expanded.

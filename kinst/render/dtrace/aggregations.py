@@ -191,8 +191,8 @@ class _FormattedRow:
         return next(self._keys)
 
     def value(self) -> tuple[KeyedTable, Entry]:
-        """Return the entry of the next aggregation, with its table. After the last aggregation,
-        return the last entry again."""
+        """Return the value for the next %@ of the format: the table of the next aggregation, and
+        its entry for the row's key. After the last aggregation, return the last entry again."""
         at = self._current
         self._current = min(at + 1, len(self._tables) - 1)
         return self._tables[at], self._entries[at]

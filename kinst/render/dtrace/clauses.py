@@ -167,8 +167,9 @@ def compile_clause(
         clause: the clause.
         layout: layout of the clause's records.
         style: how records are shown.
-        prefix: returns the first columns of a row, from the u64 that holds probe id and CPU
-            (RECORD_PROBE and RECORD_CPU). Not called in quiet mode.
+        prefix: returns the first columns of a row, which show CPU and probe. Its argument is the
+            u64 with probe id and CPU in the record's header (RECORD_PROBE and RECORD_CPU). Not
+            called in quiet mode.
     """
     out, parts = TemplateBuilder(), list[RowTemplate | None]()
     silent = is_silent(clause)
