@@ -44,15 +44,15 @@ MOST_PLACES = 1 << 16  # results of place() that are cached
 
 @dataclass(frozen=True)
 class CallConvention:
-    """Facts of an ISA's calling convention that are needed to compute values of a function's
-    caller.
+    """Facts of an ISA's calling convention, from which kinst computes values that only a function's
+    caller has.
 
     Attributes:
         returns: takes (code, address of the code, target); returns the return addresses of the
             calls of `target` in the code (Isa.returns_of()).
-        stack: DWARF number of the stack pointer, -1 if it has none.
+        stack: DWARF number of the stack pointer, -1 if DWARF does not number it.
         kept: DWARF numbers of the registers that calls preserve.
-        signature: mask of the bits of a return address that a pointer signature takes.
+        signature: mask of the bits of a return address that may hold a pointer signature.
     """
 
     returns: Callable[[bytes, int, int], Sequence[int]]
@@ -89,7 +89,7 @@ class DebugInfo:
             module: the image's name in D.
             base: debug information of the kernel, if the image is one of its modules.
             cache: folder of saved indexes, None to save nothing.
-            progress: called with the finished part (0 to 1) while an index is built.
+            progress: called while an index is built, with the fraction (0 to 1) that is done.
         """
         self.module = module
         self._file = file
@@ -162,10 +162,11 @@ class DebugInfo:
         return self.index.copies_at(address) if self.has_dwarf else ()
 
     def function_at(self, name: str, address: int) -> FunctionDie | None:
-        """Return the DWARF function of a symbol's name whose code contains an address, or begins at
-        most ROOM bytes after it; None if no function does.
+        """Return the DWARF function that a symbol names and whose code contains an address; None if
+        there is no such function.
 
-        A symbol may begin with padding for a tracer, which DWARF's ranges leave out.
+        A symbol may begin with padding for a tracer, which DWARF leaves out of the function's code.
+        So the last ROOM bytes before the code count as code, too.
 
         Args:
             name: the symbol's name; suffixes such as .isra.0 are ignored.
@@ -264,8 +265,8 @@ class DebugInfo:
         """Return (enumeration, value) of the enumeration constant with this name; None if no
         enumeration has it.
 
-        The constant is looked up in BTF, or in DWARF if there is no BTF. (BTF is made from all of
-        DWARF: of 14,998 names of a Debian kernel none is missing.)
+        The constant is looked up in BTF, or in DWARF if there is no BTF. (The kernel's build makes
+        BTF from DWARF, and loses no constant: a Debian kernel's BTF has all 14,998 of them.)
 
         Raises:
             AmbiguousNameError: several enumerations have the name with different values.
@@ -470,10 +471,11 @@ class DebugFiles:
 
 
 def _bounded(type_: DType | None, size: int) -> DType | None:
-    """Return an array type that is declared without a bound with the length that its symbol's size
-    implies; return any other type unchanged.
+    """Return the type of a variable. If it is an array that is declared without a bound, compute
+    the bound from the size of the variable's symbol; otherwise return `type_` unchanged.
 
     Args:
+        type_: the type as declared, None if it is not known.
         size: the symbol's size in bytes.
     """
     if not isinstance(type_, ArrayType) or type_.count:

@@ -119,11 +119,13 @@ def _common(data: bytes, at: int) -> _Common:
 
 
 def _address(read: Reader, encoding: int, section: int) -> int:
-    """Read an encoded address; 0 stands for none.
+    """Read an encoded address (or a size, in the same encoding) and return it; 0 if the entry gives
+    no address.
 
     Args:
+        read: reader at the start of the address.
         encoding: DW_EH_PE_*.
-        section: linked address of the data.
+        section: linked address of the first byte of the reader's data.
     """
     here = section + read.at if encoding & _BASE == _FROM_HERE else 0
     form = encoding & _FORM
@@ -154,11 +156,12 @@ def landing_pads(elf: ElfFile) -> list[int]:
 
 
 def _pads(read: Reader, function: int, section: int) -> Iterator[int]:
-    """Yield the landing pads of the LSDA at which `read` is.
+    """Yield the linked addresses of the landing pads that an LSDA lists.
 
     Args:
-        function: linked address of the function.
-        section: linked address of the data.
+        read: reader at the start of the LSDA.
+        function: linked address of the LSDA's function.
+        section: linked address of the first byte of the reader's data.
     """
     encoding = read.number(1)
     start = function if encoding == _OMITTED else _address(read, encoding, section)

@@ -27,8 +27,8 @@ class LoadedImage:
 
     Attributes:
         debug: debug information of the image's files.
-        move: maps an address of the debug information to the running address.
-        back: maps a running address to the address of the debug information.
+        move: maps a linked address, as the debug information has it, to the running address.
+        back: maps a running address to the linked address.
     """
 
     debug: DebugInfo
@@ -90,9 +90,16 @@ class LoadedImages:
 
 
 def mover(file: ElfFile, module: LoadedModule) -> tuple[Move, Move]:
-    """Return two functions that map addresses of a module: from addresses in its relocatable file,
-    as laid out, to running addresses; and from running addresses to addresses in the file. Both
-    return None for an address that is not in a loaded section."""
+    """Return two functions that map addresses of a module: from linked addresses to running
+    addresses, and back. Both return None for an address that is not in a loaded section.
+
+    A module's file is relocatable, so its linked addresses are those that ElfFile.layout gives to
+    its sections.
+
+    Args:
+        file: the module's file.
+        module: the loaded module, with the running addresses of its sections.
+    """
     loaded = {s.name: s.address for s in module.sections}
     sections = {s.index: s for s in file.sections}
     spans = sorted(

@@ -37,7 +37,8 @@ class Numbers:
     Attributes:
         registers: D names of the base registers to which stack_offset is added, by number; indirect
             base registers, which need a load from memory, are left out.
-        previous_sp: the number that means that the frame pointer is saved at CFA + bp_offset.
+        previous_sp: the number that stands for the CFA. An entry with this number for the frame
+            pointer means that the caller's frame pointer is saved at CFA + bp_offset.
     """
 
     registers: Mapping[int, str]

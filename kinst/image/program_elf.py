@@ -33,9 +33,12 @@ class ProgramElf(Elf):
 
     @cached_property
     def symbols(self) -> SymbolTable:
-        """The functions of the program: those of its symbol table, those that it shows to
-        libraries, and those that only its unwind tables know. The last are named f_ADDRESS, after
-        the linked address in hexadecimal, or after their section (plt)."""
+        """The program's symbols, and the functions that only its unwind tables have.
+
+        The symbols are those of the symbol table; in a stripped program, of the dynamic symbol
+        table. A function that only the unwind tables have is named f_ADDRESS, with its linked
+        address in hexadecimal; the first function of a section other than .text is named after the
+        section ("plt")."""
         table = next((s for s in self.sections if s.kind == _SHT_DYNSYM), None)
         try:
             named = super().symbols
@@ -74,9 +77,11 @@ class ProgramElf(Elf):
 
     @cached_property
     def code_pointers(self) -> U64:
-        """Linked addresses at which control may enter code from elsewhere than other code:
-        addresses in the program's data, and landing pads of exceptions. Ascending, each once; some
-        may be other numbers."""
+        """Linked addresses that control may come to by something other than the program's code,
+        ascending, each once.
+
+        They are the landing pads of exceptions, and the numbers in the program's data that are
+        addresses in its code. Some of these numbers may mean something else."""
         found = [np.array(landing_pads(self), np.uint64)]
         ranges = self.code_segments
         low, high = min(start for start, _ in ranges), max(end for _, end in ranges)
@@ -136,7 +141,12 @@ def _symbols(rows: npt.NDArray[np.void], strings: bytes) -> SymbolTable:
 
 
 def _spans(symbols: SymbolTable, which: Bools) -> tuple[U64, U64]:
-    """Return the first address of each of some symbols, and the address after it, by address."""
+    """Return the start address of each selected symbol, ascending, and in the same order the
+    address after the symbol's last byte.
+
+    Args:
+        which: for each symbol, whether it is selected.
+    """
     start = symbols.address[which]
     order = np.argsort(start, kind="stable")
     size = np.maximum(symbols.size[which], np.uint64(1))

@@ -37,11 +37,11 @@ class ImagePaths:
 
     Attributes:
         kernel: returns the path of the kernel's debug file.
-        modules: returns the path of each module's file by module name; of a file with debug
-            information if there is one.
+        modules: returns the path of a file for each module, by module name. It is a file with debug
+            information, if the module has one.
         debug: opens the files.
-        module_debug: returns the path of a module's file with DWARF, for a module whose file in
-            `modules` has no DWARF; None if there is none.
+        module_debug: takes the name of a module whose file in `modules` has no DWARF; returns the
+            path of another file of the module that has DWARF, or None.
     """
 
     kernel: Callable[[], Path]
@@ -56,9 +56,12 @@ class FileTypes:
     def __init__(
         self, places: ImagePaths, tracepoints: Callable[[], Sequence[str]] = tuple
     ) -> None:
-        """
+        """Store where the files are; open none yet.
+
         Args:
-            tracepoints: returns Dialect.tracepoint_prototypes.
+            places: paths of the files.
+            tracepoints: returns the names of functions and types that have the prototype of a
+                tracepoint's functions (Dialect.tracepoint_prototypes).
         """
         self._places, self._tracepoints = places, tracepoints
         self._known: dict[str, DebugInfo] = {}
@@ -104,11 +107,11 @@ class FileTypes:
         return [KERNEL, *self._modules]
 
     def _lacks(self, name: str, module: str) -> bool:
-        """Return whether no image can have a type or constant of this name, judging by the strings
-        of BTF alone.
+        """Return whether the strings in the files' BTF show that no image has a type or constant of
+        this name.
 
-        A program with a misspelled name is refused by this before types are read. Return False if
-        an image may have the name, or if types have been read already.
+        Searching the strings is faster than reading the types, so a misspelled name is reported
+        sooner. Return False if an image may have the name, or if types have been read already.
 
         Args:
             module: name of the only image to look at; "" for all images.

@@ -96,7 +96,7 @@ def build(file: ElfFile, progress: Callable[[float], None]) -> Arrays:
 
     Args:
         file: ELF file with debug information.
-        progress: called with the finished part (0 to 1).
+        progress: called now and then, with the fraction (0 to 1) that is done.
 
     Raises:
         KinstError: the debug information is damaged; the message has the unit's offset in
@@ -406,8 +406,9 @@ def _gather(ranges: Int, start: Int, count: Int) -> Int:
 
 
 def _symbols(elf: Elf) -> Arrays:
-    """Return the index's arrays of the symbol table's functions (symbol_*), sorted by address; of
-    several names at one address the preferred name is the last."""
+    """Return the index's arrays of the symbol table's functions (symbol_*), sorted by address.
+    If several functions have one address, the one whose name is preferred (a global one) is the
+    last."""
     if not any(section.kind == SHT_SYMTAB for section in elf.sections):
         empty = np.zeros(0, dtype=np.uint64)
         return packed("symbol", []) | {

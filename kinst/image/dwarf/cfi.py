@@ -55,8 +55,8 @@ class _Cie:
     """A common information entry (CIE) of call frame information.
 
     Attributes:
-        code_align: factor of an advance of the location, in bytes.
-        data_align: factor of an offset, in bytes.
+        code_align: bytes by which an operand that advances the address is multiplied.
+        data_align: bytes by which an operand that is an offset is multiplied.
         return_register: DWARF number of the return address.
         program: bytes of the initial instructions.
         augmented: whether the CIE's FDEs have augmentation data before their instructions.

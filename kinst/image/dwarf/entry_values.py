@@ -174,8 +174,8 @@ class EntryValues:
         Args:
             caller: DIE of the calling function.
             site: DIE of the call site.
-            callee: the function that was called, at an instruction of it.
-            back: return address of the call.
+            callee: the called function, with the instruction at which the values are needed.
+            back: linked return address of the call.
         """
 
         def frame_base() -> str:
@@ -302,8 +302,8 @@ class EntryValues:
 
 
 class _Callee:
-    """Access to the caller's registers at the call, by D expressions at an instruction of the
-    callee."""
+    """Maker of D expressions for one instruction of a called function. The expressions compute the
+    registers that the function's caller had at the call."""
 
     def __init__(
         self, frame: InspectedFrame, cfi: Cfi | None, names: Sequence[str], facts: Caller
@@ -314,7 +314,8 @@ class _Callee:
         self._facts = facts
 
     def came_from(self) -> str:
-        """Return the return address of the present call as a D expression. Raises NotHereError."""
+        """Return a D expression for the return address of the function. Raises NotHereError if no
+        rule finds the return address at the instruction."""
         rule = self._rule(None)
         if rule.return_at is not None:
             text = f"(*(uint64_t *){added(self._cfa, rule.return_at)})"
@@ -326,8 +327,8 @@ class _Callee:
         return f"({text} | {constant(signature)})" if signature else text
 
     def value(self, register: int) -> str:
-        """Return the value that a register had in the caller at the call, as a D expression at the
-        callee's instruction. Raises NotHereError if the value cannot be found.
+        """Return a D expression for the value that a register had in the caller at the call. Raises
+        NotHereError if the value cannot be found.
 
         Args:
             register: DWARF number.
@@ -355,11 +356,14 @@ class _Callee:
         return self.frame.cfa
 
     def _rule(self, register: int | None) -> CallerRule:
-        """Return the rule by which a register of the caller (None: the return address) is found at
-        the callee's instruction.
+        """Return the rule that finds a register of the caller, or the return address, at the
+        instruction.
 
         Raises NotHereError if there is no rule, or if the rule's frame address differs from the one
         that the kernel's unwinder gives.
+
+        Args:
+            register: DWARF number of the register; None for the return address.
         """
         rule = self._cfi.rule(self.frame.address, register) if self._cfi else None
         if rule is None:

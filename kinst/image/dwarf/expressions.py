@@ -67,16 +67,16 @@ class ExpressionContext:
         registers: D names by DWARF number.
         frame_base: returns the function's frame base as D text.
         frame_address: returns the canonical frame address (CFA) as D text.
-        at_entry: whether the instruction is the first of its function, so that values at entry are
-            the present ones.
+        at_entry: whether the instruction is the first of its function, so that registers still have
+            the values that they had at entry.
         base: returns the base type at an offset of the unit; the generic type for offset 0.
-        indexed: returns the address with an index in .debug_addr.
+        indexed: returns the address at an index of .debug_addr.
         place: maps a linked address to the running address.
         entry: returns the value of a register at the function's entry, as D text; None if such
             values must not be used.
-        caller: returns the value of a register in the caller, as D text, for an expression about a
-            caller; otherwise None.  Such an expression loads no memory: the caller's memory may
-            have changed since the call.
+        caller: None, unless the expression belongs to a call site. Then it returns, as D text, the
+            value that a register had in the caller, and the expression must not load memory: the
+            caller's memory may have changed since the call.
     """
 
     registers: Sequence[str]

@@ -362,7 +362,7 @@ def open_index(
     Args:
         file: the file or its path.
         cache: the folder of saved indexes (core.paths), or None to save nothing.
-        progress: called with the finished part (0 to 1) while an index is built.
+        progress: called while an index is built, with the fraction (0 to 1) that is done.
 
     Raises:
         KinstError: the file has no debug information, or it is damaged.

@@ -300,9 +300,10 @@ class _LineState:
 class _Statements:
     """Collects the statements (breakpoint addresses) of a line table from its rows, as gdb does.
 
-    A row without instructions counts, unless the program goes on in another file at the same
-    address. Unlike gdb, leave out a row that only goes on with the line of the instructions before
-    it: such a row may lie outside of the inlined copy that contains those instructions.
+    A row has no instructions if the next row has the same address. Such a row still makes a
+    statement, unless the next row is of another file. Unlike gdb, leave out a row without
+    instructions that has the same line as the row before it: its address may lie outside of the
+    inlined copy that contains the instructions of the row before.
 
     Source: gdb 13, record_line() of gdb/dwarf2/read.c and of gdb/buildsym.c.
     """
@@ -331,8 +332,8 @@ class _Statements:
             self._rows.append(row)
 
     def end(self, address: int) -> None:
-        """Drop the collected rows at an address that belong to the last source file: the
-        instructions of this file end there."""
+        """End the instructions of the present source file at an address: drop the rows of this file
+        that were collected at the address, since they have no instructions."""
         file = self._last.file if self._last is not None else 0
         while self._rows and (self._rows[-1].address, self._rows[-1].file) == (address, file):
             self._rows.pop()

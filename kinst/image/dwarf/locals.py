@@ -237,11 +237,11 @@ class DwarfLocals:
         return any(low <= address < high for low, high in ranges)
 
     def _described(self, name: str, address: int) -> int:
-        """Return the address at which DWARF describes an instruction's function: the instruction's
-        own address or, in the padding for a tracer at a function's start, the first address after
-        the padding.
+        """Return the address at which to look up an instruction's variables in DWARF.
 
-        The padding changes no variable.
+        This is the instruction's own address. But DWARF leaves out the padding for a tracer at a
+        function's start: for an instruction of the padding, return the first address after it. The
+        padding changes no variable.
         """
         symbol = self._index.symbol_at(address)
         if symbol is None or self._function_at(name, address) is not None:

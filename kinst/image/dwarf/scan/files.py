@@ -37,7 +37,12 @@ from kinst.image.dwarf.scan.units import line_header, line_string
 
 @compiled
 def add_slot(s: Space, v: int) -> int:
-    """Append the number `v` to the table SLOTS. Return 0, or minus FULL if the table is full."""
+    """Append an element to the table SLOTS, which lists the directories (string keys) and the files
+    (numbers in FILES) of line tables. Return 0, or minus FULL if the table is full.
+
+    Args:
+        v: the element.
+    """
     w = s.w
     n = w[N + SLOTS]
     if n >= w[ROOM + SLOTS]:
@@ -49,15 +54,15 @@ def add_slot(s: Space, v: int) -> int:
 
 @compiled
 def add_file(s: Space, u: int, name: int, directory: int, start: int, directories: int) -> int:
-    """Add a source file to the table FILES if it is new, and append its number to SLOTS. Return 0,
-    or minus the error number.
+    """Add a source file to the table FILES if it is new, and append its number in FILES to SLOTS.
+    Return 0, or minus the error number.
 
     Args:
         u: the unit, by the index of its row in s.w (the scan's tables).
         name: string key of the file's name.
         directory: the file's directory, as a number in the line table.
-        start: number in SLOTS of the line table's first directory.
-        directories: number of directories.
+        start: index in SLOTS of the line table's first directory.
+        directories: number of the line table's directories.
     """
     w = s.w
     key = 0
@@ -81,9 +86,9 @@ def read_entries(
         p: position in s.rest at which the list of directories or files begins.
         end: position after the line table.
         offsize: bytes of an offset.
-        start: -1 to read directories; otherwise read files, whose first directory is number `start`
-            of SLOTS.
-        directories: number of directories.
+        start: -1 to read directories. To read files: index in SLOTS of the line table's first
+            directory.
+        directories: number of the line table's directories, to read files.
     """
     b = s.rest
     if p >= end:

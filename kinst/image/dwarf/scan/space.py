@@ -178,13 +178,14 @@ def table(space: Space, number: int) -> npt.NDArray[np.int64]:
 
 
 def grown(space: Space, units: int, double: bool = True, all_of_them: bool = False) -> Space:
-    """Return a copy of the scan's tables with their rows and more space.
+    """Return the scan's arrays with larger tables, into which the rows are copied.
 
     Args:
-        units: number of units, for the table UNITS.
-        double: whether to double every table that is at least half full.
-        all_of_them: whether to double every other growing table as well; it serves if it is not
-            known which table a unit filled, because the unit's rows were removed.
+        units: number of rows of the table UNITS.
+        double: whether to double the space of tables that are at least half full.
+        all_of_them: whether to double all tables of GROWING, also those that are less full. The
+            caller wants this if a table was full but its last rows were removed, so that it is not
+            known which table it was.
     """
     old = words(space)
     rooms = [
@@ -226,12 +227,12 @@ def fold(number: int) -> int:
 
 @compiled
 def place_of(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
-    """Return the index in s.w of the hash table's slot for the row (a, b, c): the slot that names
-    this row, or a free slot.
+    """Return the index in s.w of the hash table's slot for the row whose first three columns are
+    (a, b, c): the slot that has this row's number, or the free slot where the number belongs.
 
     Args:
         table: TYPES or FILES.
-        slots: the hash table of `table`.
+        slots: TYPES_HASH or FILES_HASH, the hash table of `table`.
     """
     w = s.w
     h = (a ^ (b << 17) ^ (b >> 9)) * 0x9E3779B97F4A7C1 + c
@@ -255,7 +256,7 @@ def rehash(s: Space, table: int, slots: int) -> None:
 
     Args:
         table: TYPES or FILES.
-        slots: the hash table of `table`.
+        slots: TYPES_HASH or FILES_HASH, the hash table of `table`.
     """
     w = s.w
     columns = 4 if table == TYPES else 3
@@ -266,12 +267,12 @@ def rehash(s: Space, table: int, slots: int) -> None:
 
 @compiled
 def intern(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
-    """Return the number of the row (a, b, c) in a table; the row is appended if it is new. Return
-    minus FULL if the table is full.
+    """Return the number of the table's row whose first three columns are (a, b, c); append the row
+    if there is none. Return minus FULL if the table is full.
 
     Args:
         table: TYPES or FILES.
-        slots: the hash table of `table`.
+        slots: TYPES_HASH or FILES_HASH, the hash table of `table`.
     """
     w = s.w
     at = place_of(s, table, slots, a, b, c)

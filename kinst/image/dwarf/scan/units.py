@@ -138,7 +138,8 @@ def count_units(s: Space, row: int) -> tuple[int, int]:
     error number, offset of the damaged unit).
 
     Args:
-        row: index in s.w of a unit's row, which is overwritten.
+        row: index in s.w of a row of the table UNITS. The function uses it as working memory, for
+            each unit in turn.
     """
     n = 0
     p = 0
