@@ -1,2 +1,2 @@
-"""Rank 1: the GDB remote protocol, QEMU's machine protocol, other processes and native calls. Only
-this package uses sockets and ctypes."""
+"""The GDB remote protocol, QEMU's machine protocol, other processes and native calls (rank 1 of the
+import order). Only this package uses sockets and ctypes."""

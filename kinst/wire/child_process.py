@@ -93,7 +93,8 @@ _SPAWNER = _Spawner()
 
 
 def in_lasting_thread(make: Callable[[], _T]) -> _T:
-    """Call make() in a thread that lives as long as this process, and return its result."""
+    """Call make() in a thread that lives as long as this process, and return its result. A child
+    process that make() starts is then not killed when the calling thread ends."""
     if threading.current_thread() is threading.main_thread():
         return make()
     return _SPAWNER.run(make)
@@ -114,9 +115,9 @@ class _FilterProgram(ctypes.Structure):
 
 def _ignore_setgroups() -> None:
     """Make setgroups(2) do nothing and report success, in this process and its children, from now
-    on.
+    on. This is for programs that insist on changing their groups, which only root can do.
 
-    A filter of system calls (seccomp(2)) does that: load the number of the system call; if it is
+    The code is a filter of system calls (seccomp(2)): load the number of the system call; if it is
     setgroups, return errno 0; otherwise let the call through."""
     number = _SETGROUPS.get(os.uname().machine, _GENERIC_SETGROUPS)
     instructions = (
@@ -172,7 +173,7 @@ class Child:
             argv: program and arguments.
             inherit: file descriptors that the child keeps.
             stderr: file descriptor for the child's standard error.
-            keeps_groups: make setgroups(2) do nothing and report success in the child.
+            keeps_groups: whether setgroups(2) does nothing in the child and reports success.
 
         Raises:
             TargetError: the process cannot be started.
@@ -204,8 +205,8 @@ class Pump:
     """A thread that reads several streams into a queue as data arrives, so that a sender never has
     to wait for kinst.
 
-    Data that arrives on another stream before a byte of the stream `last` is queued before that
-    byte."""
+    One stream can be named `last`. Data that has arrived on another stream before a byte of this
+    stream is queued before that byte."""
 
     def __init__(self, streams: Mapping[str, socket.socket], last: str) -> None:
         self._streams = dict(streams)

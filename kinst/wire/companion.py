@@ -78,8 +78,8 @@ class Channel:
         return bytes(out)
 
     def exhaust(self) -> None:
-        """Shut down sending on the stream, then wait until the other end is closed. Data that still
-        arrives is dropped."""
+        """Tell the other end that no more messages come, then drop all data that arrives until the
+        other end is closed. A companion that has failed waits so until kinst has ended."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
             while self._sock.recv(1 << 16):

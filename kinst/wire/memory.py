@@ -42,7 +42,8 @@ class SharedMemory:
         Args:
             name: what messages call the memory.
             size: bytes.
-            used: how many bytes will be written to; 0 for all.
+            used: how many of the bytes will be used, to compare with the host's available memory; 0
+                for all.
 
         Raises:
             TargetError: the host has too little available memory.

@@ -111,16 +111,18 @@ class OtherProcess:
         return next(int(line.split()[1]) for line in status if line.startswith("TracerPid:"))
 
     def busy(self) -> int:
-        """Return how many nanoseconds the process's threads have run, except its first thread."""
+        """Return how many nanoseconds all threads but the first have run, added up. In QEMU, the
+        vCPUs are among these threads."""
         return self._scheduled(0)
 
     def waited(self) -> int:
-        """Return how many nanoseconds the process's threads were ready to run and had to wait for a
-        CPU, except its first thread."""
+        """Return how many nanoseconds all threads but the first were ready to run and had to wait
+        for a CPU, added up."""
         return self._scheduled(1)
 
     def _scheduled(self, column: int) -> int:
-        """Return the sum of a column of proc(5), schedstat, for all threads but the first."""
+        """Return a number of /proc/PID/task/TID/schedstat, given by its index, added up for all
+        threads but the first."""
         total = 0
         for thread in os.listdir(f"/proc/{self.pid}/task"):
             if int(thread) != self.pid:

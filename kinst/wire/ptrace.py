@@ -126,7 +126,8 @@ def calls_in(process: OtherProcess) -> Iterator[InjectedCalls]:
 
 
 class InjectedCalls:
-    """System calls that a process stopped by calls_in() is made to execute."""
+    """Makes the first thread of another process execute system calls. calls_in() stops the thread
+    and yields this object."""
 
     def __init__(self, process: OtherProcess) -> None:
         self._process = process
@@ -183,8 +184,8 @@ class InjectedCalls:
         return status
 
     def _note(self, number: int) -> None:
-        """Keep a signal that arrived while the other process's thread was stopped, for let_go() to
-        deliver."""
+        """Keep a signal, given by its number, that arrived while the other process's thread was
+        stopped. let_go() delivers it."""
         if number not in (signal.SIGTRAP, signal.SIGSTOP, _AT_CALL):
             self._signals.append(number)
 

@@ -140,11 +140,13 @@ class Registers(Mapping[str, int]):
 
     def __init__(self, rsp: Rsp, thread: str, values: dict[str, int],
                  asked: Mapping[str, RegisterInfo]) -> None:  # fmt: skip
-        """Keep the register values that were read at a stop.
+        """Keep the register values of a CPU that were read at a stop.
 
         Args:
-            values: register values by name.
-            asked: the registers that are read only when they are looked up, by name.
+            thread: the stub's name of the CPU.
+            values: the values that have been read, by register name.
+            asked: descriptions of the registers that have not been read, by name; each is read when
+                it is looked up.
         """
         self._rsp = rsp
         self._thread = thread
@@ -163,8 +165,8 @@ class Registers(Mapping[str, int]):
         return self._values[name]
 
     def must(self, name: str) -> int:
-        """Return the value of a register that every machine has. Raises TargetError if this stub
-        does not know the register."""
+        """Return the value of a register. Raises TargetError if the stub does not know the
+        register."""
         value = self.get(name)
         if value is None:
             raise TargetError(f"the GDB stub does not say what {name} is")

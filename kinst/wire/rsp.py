@@ -568,7 +568,8 @@ def _thread_names(text: bytes) -> list[str]:
 
 
 def _sum_of(bits: str) -> int:
-    """Return the sum of the numbers in NAME=HEX,NAME=HEX,...; 0 for any other text."""
+    """Return the sum of the numbers in NAME=HEX,NAME=HEX,..., the form in which QEMU lists the bits
+    of its single-step mode; 0 for any other text."""
     with contextlib.suppress(ValueError):
         return sum(int(one.partition("=")[2], 16) for one in bits.split(","))
     return 0

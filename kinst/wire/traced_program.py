@@ -122,7 +122,7 @@ class TracedProgram:
 
     @property
     def trouble(self) -> str:
-        """Why the counts are not right; "" if they are."""
+        """A sentence that says why the counts of this trace are wrong; "" if they are right."""
         return self._trouble
 
     @property
@@ -156,7 +156,8 @@ class TracedProgram:
         self._do(moved)
 
     def give_bases(self, bases: Sequence[int]) -> None:
-        """Set the values of the gs base that threads get from now on, each thread another one."""
+        """Give each stopped thread a gs base from `bases`, and each thread that starts later one
+        that no other thread has."""
 
         def give() -> None:
             self._bases = bases
@@ -191,7 +192,7 @@ class TracedProgram:
         self.process.close()
 
     def _do(self, work: Callable[[], _Result]) -> _Result:
-        """Let the tracing thread do some work, and return its result."""
+        """Call work() in the tracing thread, and return its result."""
         done: Future[_Result] = Future()
 
         def run() -> None:
@@ -336,7 +337,7 @@ class TracedProgram:
         self._vforked.discard(tid)
 
     def _give_base(self, tid: int) -> None:
-        """Set the gs base of a stopped thread that is new."""
+        """Set the gs base of a stopped thread that has none of give_bases() yet."""
         if not self._bases:
             return
         if not self._free:
@@ -346,7 +347,8 @@ class TracedProgram:
         ptrace_request(_POKE_USER, tid, _GS_BASE, self._bases[slot])
 
     def _check_base(self, tid: int) -> None:
-        """Note it if a thread that ends has another gs base than it was given."""
+        """Check that a thread that ends still has the gs base it was given. If the program has
+        changed it, the counts are wrong, and `trouble` says so."""
         slot = self._slots.get(tid, -1)
         if slot >= 0 and read_registers(tid)["gs_base"] != self._bases[slot]:
             self._trouble = "the program uses the register gs itself"
