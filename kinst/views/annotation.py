@@ -245,8 +245,8 @@ def position(place: SourcePlace | None) -> tuple[SourceSpot, tuple[InlinedAt, ..
     belongs to, outermost first.
 
     Args:
-        place: the instruction's source position; None if the debug information has none, which
-            gives the unknown line and no functions.
+        place: the instruction's source position; None if the debug information has none. Then the
+            result is (SourceSpot("", 0), ()).
     """
     if place is None:
         return SourceSpot("", 0), ()

@@ -120,10 +120,11 @@ class CallTracing:
     Attributes:
         root: the function.
         codes: instructions of `root` and of each function to trace in its calls.
-        result: name of the register for results, as regs[] takes it (such as R_RAX).
+        result: D name of the register in which a function returns its result, such as R_RAX.
         condition: a D predicate that selects calls of `root`, the first of which is traced; ""
             selects all calls.
-        interrupt_entry: kernel functions that begin and end interrupts.
+        interrupt_entry: kernel functions that run at the start or end of an interrupt. Functions
+            that they call are left out of the tree.
     """
 
     root: FunctionKey
@@ -142,7 +143,8 @@ class CallTracing:
 
     @cached_property
     def _jumps_at(self) -> frozenset[int]:
-        """Addresses of all instructions of these functions except return instructions."""
+        """Addresses of all instructions of the traced functions except return instructions. If
+        control leaves a function at such an address, it does so by a tail call."""
         instructions = (one for code in self.codes for one in code.instructions)
         return frozenset(one.address for one in instructions if one.flow.kind != "return")
 

@@ -79,8 +79,8 @@ class Call:
         returns_to: the return address; 0 for an inlined copy.
         arguments: values of the argument registers that were recorded.
         end: time of the return; None if no return was seen.
-        left: time of the tail call at the function's end, while the function jumped to runs; None
-            otherwise.
+        left: if the function has ended with a tail call and the function to which it jumped still
+            runs, the time of the tail call; otherwise None.
         result: value of the result register; None if it is not known.
         inlined: whether this is an inlined copy.
         calls: calls made from here, in order of time.
@@ -136,8 +136,8 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
     unmatched: dict[tuple[str, str], int] = {}
 
     def end(result: int | None, time: int, cpu: int) -> None:
-        """Pop the innermost call from the stack and set its end. Do the same for the call whose
-        function had jumped to it, and so on."""
+        """Pop the innermost call from the stack and set its end. If a tail call has led to it, also
+        end the call whose function made the tail call, and so on."""
         while True:
             one = stack.pop()
             one.end, one.result, one.cpu = time, result, cpu
@@ -184,10 +184,12 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
 
 
 def _index_after(rows: Sequence[EntryRecord | ReturnRecord], entry: int) -> int:
-    """Return the index of the record after the return of a call that interrupt code made.
+    """Return the index of the record that follows a call that interrupt code made, so that the
+    records of this call can be skipped.
 
-    If the call has no return, return the index after its entry. (The function by which the kernel
-    notes that an interrupt begins returns in the interrupt, where its return is not recorded.)
+    This is the record after the call's return or, if its return was not recorded, the record after
+    its entry. (The function by which the kernel notes that an interrupt begins is called before the
+    interrupt and returns in it, where returns are not recorded.)
 
     Args:
         rows: records of one thread, in order of time.

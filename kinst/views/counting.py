@@ -20,13 +20,12 @@ SITE = "probemod, probefunc, probename"
 
 @dataclass(frozen=True)
 class CountingPlan:
-    """What a counting program counts: all instructions of some functions, and the edges that must
-    be counted by a condition.
+    """What a counting program counts: how often each instruction of some functions runs, and how
+    often control takes the edges whose counts do not follow from that.
 
     Attributes:
         codes: the functions.
-        asked: the edges to count by a condition (questions() of each function), in the order of
-            `codes`.
+        asked: for each function in `codes`, the edges to count (result of questions()).
         condition: a D predicate that selects the hits to count; "" selects all hits.
     """
 
@@ -85,8 +84,8 @@ def plan_counting(
     Args:
         codes: functions.
         condition: a D predicate; only hits for which it is true are counted.
-        asks: whether to count which way control goes where the counts of instructions do not say
-            that. Where instructions can only be counted, such edges stay unknown.
+        asks: whether to count edges whose counts do not follow from those of the instructions. This
+            needs probes with predicates. If False, the counts of these edges stay unknown.
     """
     all_codes = tuple(codes)
     asked = (tuple(questions(code, _refused(code))) if asks else () for code in all_codes)
@@ -111,8 +110,15 @@ def site_rows(found: Aggregation) -> Mapping[tuple[str, str, int], object]:
 
 
 def counted_functions(found: Sequence[Aggregation]) -> list[str]:
-    """Return the functions whose instructions an aggregation of counts has, as MODULE:NAME. A part
-    that the compiler has split off counts for its function. Raises KinstError if there are none."""
+    """Return the functions whose instructions a counting program has counted, as MODULE:NAME. A
+    part that the compiler has split off (F.cold) is returned as its function (F).
+
+    Args:
+        found: aggregations that the program gave.
+
+    Raises:
+        KinstError: no instruction was counted, or another program gave the aggregations.
+    """
     counts = next((one for one in found if one.name == COUNT), None)
     rows = site_rows(counts) if counts is not None else {}
     names = [f"{module}:{name.partition(COLD)[0]}" for module, name, _ in rows]
@@ -122,8 +128,8 @@ def counted_functions(found: Sequence[Aggregation]) -> list[str]:
 
 
 def check_counts(found: Sequence[Aggregation]) -> None:
-    """Raise KinstError if these are aggregations of another program than that of a CountingPlan.
-    Without any aggregation, no instruction ran."""
+    """Raise KinstError if another program than that of a CountingPlan gave these aggregations.
+    `found` may be empty: then no instruction ran."""
     if found and all(one.name != COUNT for one in found):
         raise _no_counts()
 

@@ -221,7 +221,8 @@ class _Time:
     """The horizontal axis of heat maps: time, or numbers of snapshots if the times are not known.
 
     Attributes:
-        edges: ends of the columns: nanoseconds from the start, or numbers of snapshots.
+        edges: where the first column begins, then where each column ends: nanoseconds from the
+            start, or numbers of snapshots.
         unit: unit of the edges: "ns" or "".
         end: where the last column ends, in per cent of the picture's width.
     """
@@ -244,7 +245,8 @@ class _Time:
         return "time" if self.unit else "print"
 
     def place(self, moment: float) -> float:
-        """Return where a moment is on the axis, in per cent of the picture's width."""
+        """Return the position on the axis, in per cent of the picture's width, of a moment in the
+        unit of `edges`."""
         return LEFT + (self.end - LEFT) * moment / self.edges[-1]
 
     def text(self, moment: float) -> str:

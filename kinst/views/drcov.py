@@ -24,8 +24,9 @@ class DrcovModule:
     """An entry of a drcov file's module table: the kernel or one of its modules.
 
     Attributes:
-        low: first address of its code in a disassembler that does not relocate the file.
-        high: end of its code (exclusive).
+        low: linked address of its first byte of code, which is the address that a disassembler
+            shows.
+        high: linked address after its last byte of code.
         path: path of its ELF file.
     """
 
@@ -38,7 +39,8 @@ def drcov(modules: Sequence[tuple[DrcovModule, Sequence[tuple[int, int]]]]) -> b
     """Return the bytes of a drcov file.
 
     Args:
-        modules: each module with the address ranges in it that ran, as (low, high), high exclusive.
+        modules: each module with the ranges of linked addresses in it that ran, as (low, high),
+            high exclusive.
     """
     rows = [
         f"{k}, {one.low:#018x}, {one.high:#018x}, {0:#018x}, {0:#010x}, {0:#010x}, {one.path}\n"

@@ -1,11 +1,12 @@
 """Counts of the edges of a function's flow graph, computed from counts of instructions.
 
 A block's first instruction runs as often as the edges into the block are taken, and its last
-instruction as often as the edges out of it. So each side of a block gives an equation, and each
-edge is an unknown in two equations. The equations determine an edge unless it closes a cycle of
-unknown edges. questions() finds edges that close cycles; for these the trace counts how often the
-branch's condition held, or where an indirect jump went. solve() computes the other edges and
-reports counts that do not add up.
+instruction as often as the edges out of it. So each side of a block gives an equation, and the
+count of each edge is a variable in two equations: that of the block it leaves and that of the block
+it enters. The equations determine the count of an edge unless the edge is part of a cycle of edges
+with unknown counts. questions() chooses an edge of each cycle; for these edges the trace counts how
+often the branch's condition held, or where an indirect jump went. solve() computes the counts of
+the other edges and reports counts that do not add up.
 
 A thread may be inside a call or a fault when a trace begins or ends. So the instructions of a block
 may have different counts, and a block that ends with a call has an additional edge, INSIDE, for
@@ -29,14 +30,14 @@ INSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An edge of the flow graph that a trace must count by a condition at the last instruction of a
-    block.
+    """An edge of the flow graph that a trace must count itself, at the last instruction of the
+    block that the edge leaves: how often the edge's condition holds, or where its jump goes.
 
     Attributes:
         block: number of the block.
-        edge: number of the edge whose condition is counted; OUTSIDE to count the targets of an
+        edge: number of the edge among the block's edges; OUTSIDE to count all targets of an
             indirect jump.
-        expression: in D, the condition of the edge or the target of the jump.
+        expression: a D expression for the condition of the edge, or for the target of the jump.
     """
 
     block: int
@@ -74,14 +75,15 @@ class FlowCounts:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """An edge of the flow graph as the unknown of two equations. An equation is (block, side),
-    where side is "in", "out" or "both".
+    """A variable of the flow equations: the count of an edge of the flow graph, which is in at most
+    two equations. An equation's name is (block, side), where side is "in", "out" or "both".
 
     Attributes:
         key: the edge.
-        source: equation of the block that the edge leaves; None for an edge from outside of the
-            function, which has no equation.
-        target: equation of the block that the edge enters; None for an edge to the outside.
+        source: name of the equation of the block that the edge leaves; None for an edge from
+            outside of the function.
+        target: name of the equation of the block that the edge enters; None for an edge to the
+            outside.
     """
 
     key: EdgeKey
@@ -90,8 +92,8 @@ class _Link:
 
 
 def questions(code: FunctionCode, uncounted: Collection[int] = ()) -> list[Question]:
-    """Return the edges that a trace must count by conditions so that the counts of all edges are
-    known, as far as possible. They are in the order of their blocks.
+    """Return the edges that a trace must count itself so that the counts of all edges can be
+    computed, as far as possible. They are in the order of their blocks.
 
     Args:
         code: the function.
@@ -123,8 +125,8 @@ def questions(code: FunctionCode, uncounted: Collection[int] = ()) -> list[Quest
 
 
 def _price(code: FunctionCode, key: EdgeKey, uncounted: Collection[int]) -> int:
-    """Return the priority of counting an edge by a condition: among the edges of a cycle the one
-    with the highest number is chosen. 0 if the edge cannot be counted by a condition."""
+    """Return how suitable an edge is as a Question, from 1 to 3; 0 if a trace cannot count it. Of
+    each cycle of edges, questions() chooses the edge with the highest number."""
     block, edge = key
     if block == OUTSIDE or edge == INSIDE or code.blocks[block].last.address in uncounted:
         return 0
@@ -139,10 +141,11 @@ def _counted(block: CodeBlock, uncounted: Collection[int]) -> bool:
 
 
 def _links(code: FunctionCode, counted: Sequence[bool]) -> Iterator[_Link]:
-    """Yield an unknown for each edge of the flow graph, for the entry, and for threads that do not
-    come back from a block's last instruction.
+    """Yield the variables of the flow equations: one for each edge of the flow graph, one for the
+    entry of the function, and one for each block from whose last instruction (such as a call) a
+    thread may not have come back.
 
-    A block that is not counted gives one equation instead of two: its entries equal its exits.
+    A block that is not counted has one equation instead of two: its entries equal its exits.
 
     Args:
         code: the function.
@@ -196,11 +199,12 @@ def solve(
                 around[node].append(link)
 
     def balance(node: tuple[int, str]) -> tuple[int, list[_Link]]:
-        """Return the sum that the unknown edges of an equation must have, and these edges.
+        """Return (the sum that the unknown counts in an equation must have, the edges with these
+        counts).
 
         Args:
-            node: the equation (block, side). Side "in" sums the edges into the block, "out" the
-                edges out of it, "both" the edges out minus the edges in.
+            node: name of the equation, (block, side). Side "in" sums the edges into the block,
+                "out" the edges out of it, "both" the edges out minus the edges in.
         """
         number, side = node
         whole = {"in": entries, "out": exits}.get(side, [0] * len(entries))[number] or 0
@@ -240,14 +244,14 @@ def _odd(
     balance: Callable[[tuple[int, str]], tuple[int, list[_Link]]],
     known: Mapping[EdgeKey, int],
 ) -> Iterator[str]:
-    """Yield a sentence for each equation whose edges do not add up, and for each edge with a
+    """Yield a sentence for each equation whose counts do not add up, and for each edge with a
     negative count.
 
     Args:
         code: the function.
-        nodes: all equations.
-        balance: as in solve().
-        known: counts of edges.
+        nodes: names of all equations.
+        balance: the function in solve().
+        known: the known counts of edges.
     """
     for node in nodes:
         remaining, unknown = balance(node)

@@ -168,7 +168,7 @@ def _chain(nodes: dict[int, _Node], edge: GraphEdge, boxes: int, *, turned: bool
     Args:
         nodes: all nodes so far.
         edge: the edge.
-        boxes: number of nodes that are boxes.
+        boxes: how many of the nodes are boxes, to compute the bends' numbers.
         turned: whether the edge leads upward, from its lower box.
     """
     upper, lower = (edge.target, edge.source) if turned else (edge.source, edge.target)

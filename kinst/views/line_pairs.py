@@ -21,10 +21,10 @@ class LineNames:
 
     Attributes:
         text: lines of this version's source text, by file.
-        others: by file, a map from the number of a line in this version to its number in A; a line
-            that only this version has is missing in the map. In a file that is missing here, lines
-            keep their own numbers.
-        mark: put before the number of a line that only this version has.
+        others: for each file, a map from a line's number in this version to its number in A. Lines
+            that only this version has are missing in the map. If a file is missing in `others`, its
+            lines are named by their numbers in this version.
+        mark: what the number of a line that only this version has begins with: "-" in A, "+" in B.
         paths: file names for people, by file; a file that is missing here has its own name.
     """
 

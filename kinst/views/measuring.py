@@ -137,15 +137,15 @@ class MeasuringPlan:
 
 
 def _starts(code: FunctionCode) -> list[CodeInstruction]:
-    """Return the first instruction of each block that can be planted; blocks without one are left
-    out."""
+    """Return, for each basic block, the first of its instructions that can be planted. Blocks in
+    which no instruction can be planted are left out."""
     firsts = (next((i for i in block.instructions if not i.refused), None) for block in code.blocks)
     return [one for one in firsts if one is not None]
 
 
 def _ways_out(code: FunctionCode) -> list[CodeInstruction]:
-    """Return the last instruction of each block that always leaves the function, if it can be
-    planted."""
+    """Return the last instructions of those blocks after which control always leaves the function.
+    Instructions that cannot be planted are left out."""
     return [
         block.last
         for block in code.blocks
