@@ -41,7 +41,8 @@ class BlockRules:
     """What arrange() needs to form blocks: free counters, and instructions that end a block.
 
     Attributes:
-        first: offset of the first free counter (as in CountBody).
+        first: offset of the first free counter, as in CountBody: from the per-CPU base, or the
+            counter's address if all CPUs share one.
         room: number of free counters; they follow the first one.
         faulting: addresses of instructions that are expected to fault.
     """
@@ -54,11 +55,11 @@ class BlockRules:
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockSums:
     """How to compute the counters of instructions from the counters of blocks and stubs, as a list
-    of additions.
+    of additions. Counters are given by their offsets, as signed() returns them.
 
     Attributes:
-        source: for each addition, the offset of the block's or the stub's counter, signed.
-        target: for each addition, the offset of the instruction's counter, signed.
+        source: for each addition, the counter of the block or stub.
+        target: for each addition, the counter of the instruction.
         weight: for each addition, how many times the source is added to the target.
     """
 
@@ -82,7 +83,7 @@ class Blocks:
     Attributes:
         wanted: all sites, with the work that is left at each.
         entered: indexes of the sites that need a stub.
-        counters: offset of the counter of each stub, signed, in the order of `entered`.
+        counters: offset of each stub's counter, as signed() returns it, in the order of `entered`.
         sums: how to compute the counters of instructions from those of blocks and stubs.
     """
 
@@ -105,7 +106,8 @@ def arrange(
     Args:
         wanted: the sites, in address order.
         chains: the links between the trampolines of the sites.
-        free: for each site, whether a counter can be changed there without saving anything.
+        free: for each site, whether a trampoline can count there without saving the flags or a
+            register, because what it changes is dead.
         rules: which counters are free, and which instructions end a block.
         started: addresses of sites, with or without a probe, that a run's jump leads to.
     """
@@ -184,7 +186,7 @@ def _within(made: Bools, need: I64, room: int) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SiteCounters:
-    """The counters that the work of each site adds to, as signed offsets.
+    """The counters that the work of each site adds to, by their offsets (signed()).
 
     Attributes:
         start: for each site, where its counters begin in `every`.

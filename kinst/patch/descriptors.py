@@ -33,8 +33,14 @@ NO_SLOT = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class FrameRule:
-    """A rule that finds a function's caller at a site. The CFA is frame[slot] + offset, and the
-    return address is stored at CFA + return_offset."""
+    """A rule that finds a function's caller at a site. The CFA is a register's value + offset; the
+    return address is stored at CFA + return_offset.
+
+    Attributes:
+        slot: the register, by its slot in the frame of saved registers.
+        offset: bytes.
+        return_offset: bytes, or RA_IN_SLOT if the return address is the register's value.
+    """
 
     slot: int
     offset: int
@@ -124,8 +130,8 @@ def descriptors_of(
         base: address of the string block as the code that runs the probes sees it.
         strings: the string block, to which the probes' names are added.
         size: size of one descriptor in bytes.
-        keys: for each probe, its entry in each aggregation with constant keys, in the order of the
-            aggregations.
+        keys: for each probe, the index of its entry in each aggregation with constant keys, in the
+            order of the aggregations.
         rules: how to find the caller, by the index of a probe.
     """
     if not rows:

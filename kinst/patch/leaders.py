@@ -6,7 +6,8 @@ instruction may be inside a run only if it is not a leader. Control can enter by
 - direct branches and calls.  In the function itself, they are among its instructions; in all other
   code, any bytes count that could be a branch or a call (Isa.branches).  A planted branch of the
   function itself does not count: its displaced copy leads to the trampoline of its target;
-- addresses that code makes, found in the same way;
+- addresses that instructions compute, such as that of a function to be called through a pointer;
+  Isa.branches finds these, too;
 - computed jumps, by their tables; a function with such a jump and no known table has no runs;
 - the kernel's tables of fix-ups and of static keys (System.landings);
 - return addresses: a call is the last instruction of its run;
@@ -15,8 +16,8 @@ instruction may be inside a run only if it is not a leader. Control can enter by
   machine's memory for those when it plants.
 
 Many functions are analysed together. Their instructions have indexes, in address order. Their bytes
-have numbers, one function after another; each function has as many more numbers as a run may cover
-of the padding after it.
+are numbered consecutively, one function after another. A function's numbers include some bytes of
+the padding after it: as many as a run at its end may cover.
 """
 
 from __future__ import annotations
@@ -231,7 +232,8 @@ class Leaders:
         self._beyond = isa.RUN_SIZE + LONGEST  # byte numbers after each function
 
     def seen_by(self, kernel: PlantableKernel) -> Leaders:
-        """Make this object read the kernel through `kernel` from now on, and return this object."""
+        """Read the kernel through another object from now on, and return self. A new trace of the
+        same kernel calls this, to use what was found out about the kernel's code before."""
         self._kernel = kernel
         return self
 
@@ -279,10 +281,11 @@ class Leaders:
         gates: bool = False,
         live: U64 = NO_ADDRESSES,
     ) -> FoundRuns:
-        """Choose runs and gates as runs() does, for code in which there are no traps: instructions
-        that only a trap could plant stay where they are, and no run has a target of them inside.
+        """Choose runs and gates as runs() does, for a kernel in which kinst plants no traps.
 
-        Such instructions are in no run of the result, and not gated.
+        An instruction that only a trap could plant is not displaced, so its branch leads to the
+        target in the kernel's text. No run contains such an instruction, or has such a target after
+        its first instruction.
 
         Args:
             planted: as for runs().
@@ -606,8 +609,8 @@ class Leaders:
         return unfit
 
     def _padding(self, seen: _Entered, around: Bools) -> I64:
-        """Return the number of bytes of padding after each instruction that a jump may cover; 0 for
-        an instruction that falls through or is not in `around`.
+        """Return, for each instruction, how many bytes of the padding after it a jump may cover; 0
+        if control falls through from the instruction, or if it is not in `around`.
 
         Args:
             seen: the functions, and where control may enter them.
@@ -675,8 +678,8 @@ class Leaders:
                     break
 
     def _branches_of(self, low: int, high: int) -> tuple[U64, U64]:
-        """Return all direct branches in the code [low, high), and all addresses that this code
-        makes: (where, where to), as Isa.branches() does."""
+        """Return the direct branches in the code [low, high), and the instructions there that
+        compute an address: (address of each instruction, address that it leads to or computes)."""
         if (low, high) not in self._branches:
             code = self._system.code(low, high - low)
             self._branches[low, high] = self._isa.branches(code, low)

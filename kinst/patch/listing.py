@@ -15,9 +15,16 @@ NameOf = Callable[[int], str]  # an address of kernel code to function+offset
 
 
 def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
-    """Yield the lines of a plan's text, without newlines. For each site there is a line with its
-    original instruction and the way it is planted, followed by its trampoline, indented, with the
-    names of the addresses that it jumps to."""
+    """Yield the lines of a plan's text, without newlines.
+
+    For each site there is a line with its original instruction and the way that it is planted. The
+    instructions of its trampoline follow, indented; a jump or call has the name of its target.
+
+    Args:
+        plan: the plan.
+        isa: the kernel's ISA.
+        name_of: returns the name of an address of the kernel.
+    """
     places = {at: site[0] for (at, _), site in zip(plan.text, plan.sites, strict=True)}
     heads, links = {patch.address for patch in plan.exits}, set(plan.chained.tolist())
     runs = {run.patch.address: run for run in plan.runs}
@@ -45,8 +52,14 @@ def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
 
 
 def _stubs(plan: Plan, isa: Isa, places: Mapping[int, int]) -> dict[int, int]:
-    """Return the address of the stub of each site that has one, by the site's address. The target
-    of a stub's last jump tells which site it belongs to."""
+    """Return the address of the stub of each site that has one, by the site's address. A stub ends
+    with a jump to its site's trampoline.
+
+    Args:
+        plan: the plan.
+        isa: the kernel's ISA.
+        places: address of each trampoline's site, by the trampoline's address.
+    """
     stubs = {}
     for at, code in plan.stubs:
         *_, last = isa.decode(code, at)
@@ -62,8 +75,15 @@ def _falls_through(last: Instruction, isa: Isa) -> bool:
 
 
 def _note(instruction: Instruction, isa: Isa, places: Mapping[int, int], name_of: NameOf) -> str:
-    """Return "-> NAME" for an instruction of a trampoline that jumps to or calls a known address,
-    or ""."""
+    """Return "-> NAME" for an instruction of a trampoline that jumps to or calls an address with a
+    name; "" for any other instruction.
+
+    Args:
+        instruction: the instruction.
+        isa: the kernel's ISA.
+        places: address of each trampoline's site, by the trampoline's address.
+        name_of: returns the name of an address of the kernel, "" if it has none.
+    """
     flow = isa.flow(instruction.code, instruction.address)
     if flow.target is None:
         return ""

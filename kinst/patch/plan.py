@@ -160,7 +160,8 @@ class Plan:
         text: the trampolines.
         traps: (site, trampoline) addresses of trap-planted sites, including those that are
             trap-planted only if their run's jump is not possible.
-        copies: (address of a displaced instruction that may fault, address of the original).
+        copies: (address in a trampoline, address in the kernel's text) of each displaced
+            instruction that may fault.
         refused: sites that turned out to be impossible to plant, with reasons.
         end: first free address after the trampolines and stubs.
         exits: patches of the trampolines at the heads of loops. Unplanting writes them after it has
@@ -198,7 +199,8 @@ class Hook:
         address: address of the function.
         code: its first bytes.
         handler: address of kinst's code.
-        translate: whether that code replaces the function's first argument.
+        translate: True if kinst's code returns a new first argument, with which the function then
+            runs (Isa.translate_detour); False if it returns whether the function runs (Isa.detour).
     """
 
     address: int
@@ -569,7 +571,8 @@ class _TrampolineLayout:
 
         Args:
             counted: the blocks.
-            free: for each site, whether a counter can be changed there without saving anything.
+            free: for each site, whether a stub can count there without saving the flags or a
+                register, because what it changes is dead.
 
         Returns:
             For each site, the address that its patch leads to; and the stubs, or None if they

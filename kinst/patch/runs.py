@@ -166,8 +166,13 @@ def idle_of(flows: Flows, padding: Bools, follows: Bools) -> Bools:
 
 
 def _spread(begins: Bools, within: Bools) -> Bools:
-    """Return, for each instruction, whether an unbroken stretch of instructions of `within` leads
-    from an instruction of `begins` to it. Both ends belong to the stretch."""
+    """Mark the instructions of `begins`, and after each of them all instructions up to the first
+    that is not in `within`. Only instructions of `within` are marked. Return the marks.
+
+    Args:
+        begins: for each instruction, whether marking begins there.
+        within: for each instruction, whether it may be marked.
+    """
     rows = np.arange(len(within))
     began = np.maximum.accumulate(np.where(begins & within, rows, -1))
     broken = np.maximum.accumulate(np.where(~within, rows, -1))
@@ -277,9 +282,9 @@ def find_runs(
         planted: for each instruction, whether it is planted.
         own: for each instruction, whether it is planted and has room for a jump of its own.
         jump: size of a jump in bytes.
-        reached: for each instruction, whether all its predecessors are displaced, so that control
-            is not known to reach its trap. Such traps matter only between choices that are
-            otherwise equal.
+        reached: for each instruction, whether all its predecessors are displaced. Control is not
+            known to reach a trap at such an instruction, so the number of these traps only decides
+            between choices that are otherwise equal.
     """
     around = near(lines.place, planted & ~own, jump)
     row = np.flatnonzero(around)

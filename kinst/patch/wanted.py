@@ -23,7 +23,7 @@ class WantedSite:
         following: live bytes after the instruction.
         rerun_prefix: live bytes before the instruction that the trampoline runs again
             (Isa.rerun_starts).
-        marks: the ISA's note about the instruction, as in core.columns.Columns.
+        marks: what Isa.scan() noted about the instruction (core.columns.Columns); 0 for nothing.
     """
 
     site: Site

@@ -126,8 +126,9 @@ def choose_movable(
     """Return the best way to plant a site that the system does not forbid and that can be
     displaced.
 
-    The choice depends only on the size of the site's instruction, and on whether jump_patch()
-    reaches the trampolines with that size and with LONGEST bytes.
+    A jump is best, then a trap, then a stop. For one `ability`, whether a jump is possible depends
+    only on the instruction's size and on the distance to the trampolines. If none is possible,
+    jump_patch() is asked for LONGEST bytes as well: the reason says which of the two is the cause.
     """
     address, scratch, size = site.address, ability.scratch_address, len(site.code)
     if not scratch or ability.forced == "stop":
