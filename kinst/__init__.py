@@ -5,7 +5,7 @@
         "ls").aggregations)
 
 docs/api.md describes the library.  A name of this module is imported when it is first used, so that
-commands without need of it start quickly.
+commands that do not use the library start quickly.
 
 Tested by tests/test_api_docs.py and tests/vm/test_main_job.py.
 """

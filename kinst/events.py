@@ -268,7 +268,7 @@ class Printed:
 
     Attributes:
         tables: indexes of the aggregations in the program; several are joined by their keys.
-        read: returns the values.
+        read: returns these aggregations with their values.
         clause: index of the clause with the printa(); -1 at the end of the trace.
         action: position of the printa() in its clause; -1 at the end of the trace.
     """

@@ -45,7 +45,8 @@ class Program:
 
     @property
     def text(self) -> str:
-        """D text of the program after syntactic transformation."""
+        """D text of the program's syntax tree: macros are replaced by their values, and clauses
+        with an if are split."""
         return unparse(self.compiled.tree)
 
     @property

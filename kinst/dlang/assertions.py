@@ -67,7 +67,9 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A term of a TEST condition: one entry of an aggregation, or all its entries."""
+    """A term of a TEST condition: the value of one entry of an aggregation, or a number computed
+    from its entries, such as count(@reads).
+    """
 
     name: str
     key: tuple[Term, ...] | None  # key of the entry; None for all entries

@@ -411,7 +411,7 @@ class NormalizeAction(Action):
 
 @dataclass(frozen=True, slots=True)
 class PerformAction(Action):
-    """An action that the consumer performs when its record arrives."""
+    """An action that the consumer performs when its record arrives, such as system()."""
 
     name: str  # speculate, commit, discard, tracemem, system, freopen, setopt, ftruncate
     args: tuple[Expr, ...]  # the recorded values

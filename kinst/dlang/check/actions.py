@@ -342,8 +342,8 @@ def _data(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> type
 def _effect(
     make: Callable[[tree.CallNode, Scope], typed.Action],
 ) -> _Handler:
-    """Adapt the checker of an action that does not depend on aggregations to the signature of a
-    handler.
+    """Return a handler for an action that does not depend on aggregations: a function that calls
+    `make` and ignores its own third argument, the aggregations.
     """
     return lambda node, scope, aggregations: make(node, scope)
 

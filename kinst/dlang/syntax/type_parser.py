@@ -84,7 +84,7 @@ def check_prototype(
 
 def further(base: tree.TypeNode) -> tree.TypeNode:
     """Return the specifiers for the next declarator in a list such as `struct s { ... } a, b;`. If
-    they have a tag, they are returned without the body.
+    they have a tag, the body is left out, so that the type is defined only once.
     """
     return replace(base, body=None) if base.body is not None and base.body.tag else base
 
