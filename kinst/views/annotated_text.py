@@ -1,7 +1,8 @@
 """Text of annotated functions: instructions with their counts on the left, source on the right.
 
-Inlined code is indented below a line that names the function and the call. In address order, a rule
-separates basic blocks. In source order, the instructions of a source line are together.
+Inlined code is indented below a line that names the function and the call. In address order, a
+horizontal line separates basic blocks. In source order, the instructions of a source line are
+together.
 """
 
 from __future__ import annotations
@@ -188,9 +189,9 @@ class _Text:
         return self._page.paint("note", f"{text}{label:>{self._offsets}}  {gap_text(gap)}")
 
     def _rule(self, block: int) -> str:
-        """Return the rule above a basic block: the block's number and, for each block that branches
-        to it, that block's number and how often it did so. The block just before it in address
-        order is not named."""
+        """Return the horizontal line above a basic block. Its text is the block's number, and the
+        number of each block from which control comes, with how often it came from there. The block
+        directly before it in address order is not named."""
         callers = [
             f"{number}" + ("" if count is None else f" ({count:,})")
             for number, count in into(self._one, block)

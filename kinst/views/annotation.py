@@ -149,8 +149,9 @@ class Annotation:
         measure_name: heading of the --by values; "" without --by.
         measure_unit: unit of the --by values, such as "ns"; "" if it is not known.
         measures: --by values by address of the instruction.
-        edges: average nanoseconds between the starts of two blocks (--by latency), by (from block,
-            to block or OUTSIDE).
+        edges: for --by latency, the average nanoseconds from the start of a block to the start of
+            the next block, or to the function's end: by (number of the block, number of the next
+            block or OUTSIDE).
     """
 
     code: FunctionCode

@@ -29,8 +29,9 @@ class Measurement:
 
     Attributes:
         values: by the address of the instruction.
-        edges: average nanoseconds between the starts of two blocks, by (from block, to block or
-            OUTSIDE).
+        edges: for LATENCY, the average nanoseconds from the start of a block to the start of the
+            next block, or to the function's end: by (number of the block, number of the next block
+            or OUTSIDE).
     """
 
     values: Mapping[int, Measure] = field(default_factory=dict)

@@ -90,7 +90,7 @@ class Channel:
 
 
 class Companion:
-    """A companion process, as kinst sees it."""
+    """kinst's side of a companion process: starts it, sends messages, receives answers."""
 
     def __init__(self, serve: Callable[[Channel], None], kept: Sequence[int] = ()) -> None:
         """Fork the companion process.

@@ -438,9 +438,9 @@ class Rsp:
     def clear_breakpoints(self) -> None:
         """Remove all breakpoints and watchpoints of a QEMU whose machine is stopped.
 
-        `?` removes the breakpoints of the CPU that Hc has selected (QEMU's gdbstub.c:
-        handle_target_halt()). The stop reply to `?` comes before the reply to the next request.
-        Afterwards the first CPU is selected, as it is for a new client."""
+        For each CPU, kinst selects the CPU (Hc) and sends `?`, for which QEMU removes the CPU's
+        breakpoints (its gdbstub.c: handle_target_halt()). The first CPU comes last and so stays
+        selected, as it is for a new client. The stop replies to `?` are dropped."""
         for thread in reversed(self.threads()):
             self.ask(f"Hc{thread}".encode())
             self._exchange(frame(b"?"), 0, _NO_PROGRESS)

@@ -183,8 +183,8 @@ def _counted(parsed: Amd64Instruction, target: int) -> Flow:
 
 
 def _indirect(parsed: Amd64Instruction, after: int) -> Flow:
-    """Return the flow of a jmp to the address in a register or memory word. Its destination is a D
-    expression, "" if D cannot express it (segments).
+    """Return the flow of a jmp to the address in a register or memory word. The flow's destination
+    is a D expression; "" if D cannot express the address (an operand with a segment).
 
     Args:
         parsed: the jmp.

@@ -2,8 +2,8 @@
 core/bodies.py).
 
     raise    increment the kernel's preemption count, so that no other thread runs on this CPU and
-             this thread stays on it. On a kernel that does not preempt its threads, only test that
-             preemption has not been enabled since
+             this thread stays on it. On a kernel that does not preempt its threads, test instead
+             that preemption has not been enabled since, if it can be
     reserve  read STATE_RESERVED; test that tracing is active, that this CPU is in no clause, and
              that the ring has space
     time     read the cycle counter, then cmpxchg STATE_RESERVED: an interrupt that has written a

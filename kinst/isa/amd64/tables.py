@@ -4,7 +4,7 @@ Position-independent code makes the address of a table by lea, relative to rip; 
 are 32-bit distances from the table. Other code uses the address as a displacement; the table's
 entries are whole addresses, with an index scaled by 8 (GCC's and LLVM's i386 back ends:
 ASM_OUTPUT_ADDR_DIFF_ELT and ASM_OUTPUT_ADDR_VEC_ELT; SDM volume 2, section 2.1.5 for the operand).
-Kernels with retpolines have only arrays of labels.
+Kernels with retpolines are built without jump tables for switch, and have only arrays of labels.
 """
 
 from __future__ import annotations

@@ -22,8 +22,15 @@ _ANSWER = 16
 
 @refuses_out_of_reach
 def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes] | Refused:
-    """Return (patch, stub) of a hook that may end its function: if the hook returns 1, the function
-    returns 0, by which Linux's exception handlers say "handled"."""
+    """Return (patch, stub) that hook a function of the kernel. If the hook returns 1, the function
+    returns 0 at once, by which Linux's exception handlers say that they have handled the exception.
+
+    Args:
+        code: the function's first bytes.
+        address: address of the function, where the patch is written.
+        to: address of the stub.
+        hook: address of the C function that the stub calls.
+    """
     head = _save() + e.call(to + len(_save()), hook, "the hook")
     head += _move(_ANSWER, 0) + _restore()
     go_on = 3 * e.SIZE

@@ -24,10 +24,10 @@ exception registers, the per-CPU base) is different.
 | other system registers; dc, ic, at, tlbi; barriers; sb, csdb, esb | copied: they know no address, and only the time between two instructions changes |
 | wfi, wfe, sev, sevl, yield | copied: wfi wakes up by an interrupt that is pending, masked or not; wfe may always wake up early |
 | ldxr, its pairs and halves | copied; not to be stepped over by a debugger (sequences.py) |
-| stxr, its pairs and halves, and the instructions between | copied after a copy of the ldxr and all up to them, if those may run again (rerun.py); otherwise refused by the function's view of them (sequences.py) |
+| stxr, its pairs and halves, and the instructions between | copied after a copy of the ldxr and all up to them, if those may run again (rerun.py); otherwise refused (sequences.py) |
 | casp, ldadd, swp and the like (LSE) | copied: each is atomic by itself |
 | cpyp, cpym, cpye, setp, setm, sete and their forms (FEAT_MOPS) | refused: the three must stand together, and an exception between them goes back to the first by its distance |
-| autiasppc, retaasppc, paciasppc and the like (FEAT_PAuth_LR) | refused: they sign with their own address.  pacm, and the instruction after it: refused, it makes others do so |
+| autiasppc, retaasppc, paciasppc and the like (FEAT_PAuth_LR) | refused: they sign with their own address.  pacm, and the instruction after it: refused, since pacm makes other instructions sign with their own address |
 | hints whose number kinst does not know | refused: a hint of today may have an effect tomorrow |
 | SIMD, floating point, SVE | copied: clauses use none of these registers.  movprfx, and the instruction after it: refused (sequences.py) |
 | transactions (tstart, tcommit, tcancel) | refused: they cannot run through a trampoline |

@@ -73,12 +73,13 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 
 def is_linked(code: bytes, address: int, onward: Onward) -> bool:
-    """Return whether control may leave a displaced instruction without an sret: on one of the
-    instruction's paths control goes on in another trampoline, or a dead register allows a jump.
+    """Return whether a displaced instruction needs no sret on at least one of its paths, because
+    the next instruction on that path has a trampoline, or because a register is dead there and can
+    be used for a jump.
 
     Args:
         code: the original instruction.
-        address: of the original instruction.
+        address: address of the original instruction.
         onward: trampolines of planted instructions, and registers that are dead at instructions.
     """
     parsed = p.parse(code)

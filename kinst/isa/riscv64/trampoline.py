@@ -78,8 +78,8 @@ def _work(site: Site, to: int, work: SiteWork, goal: int | None, free: int) -> b
     """Return the code at the address `to` for a site's work.
 
     Args:
-        goal: result of relocate.quiet_goal(); unless it is None, interrupts are off and the code of
-            relocate.return_to() has run at the end, on every path.
+        goal: None, or the address that sepc must have after the work. Then every path through the
+            code also turns interrupts off and runs the code of relocate.return_to().
         free: mask of the registers that are dead at the site.
     """
 
@@ -101,8 +101,8 @@ def _counts(to: int, bodies: Sequence[CountBody], goal: int | None, free: int = 
     """Return code at the address `to` that only counts, without guards.
 
     Args:
-        goal: result of relocate.quiet_goal(); unless it is None, the code turns interrupts off and
-            ends with relocate.return_to().
+        goal: None, or the address that sepc must have after the code. Then the code also turns
+            interrupts off and runs the code of relocate.return_to().
         free: mask of the registers that are dead at the site.
     """
     increment = choose(free)
@@ -135,8 +135,8 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: in
 
     Args:
         bodies: the work; at least one body is a call.
-        goal: result of relocate.quiet_goal(); unless it is None, the code leaves interrupts off and
-            ends with relocate.return_to().
+        goal: None, or the address that sepc must have after the code. Then the code also leaves
+            interrupts off and runs the code of relocate.return_to().
     """
     slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
     code = e.addi(e.SP, e.SP, -r.FRAME_SIZE)
