@@ -32,19 +32,29 @@ class FileRules(Protocol):
     which trap instructions it never continues, which functions never return. All addresses are
     linked addresses.
 
-    fixup(), is_fatal() and dead_ends() mean what they mean in core.system.SiteRules, counterpart()
-    what it means in core.system.System.
-
     Attributes:
         functions: the functions of the file; their module name is "".
     """
 
     functions: FunctionTable
 
-    def fixup(self, address: int) -> int | None: ...
-    def is_fatal(self, address: int) -> bool: ...
-    def dead_ends(self) -> Sequence[str]: ...
-    def counterpart(self, name: str) -> str: ...
+    def fixup(self, address: int) -> int | None:
+        """Return the address at which control continues if the instruction at `address` faults;
+        None if the kernel does not expect this instruction to fault."""
+        ...
+
+    def is_fatal(self, address: int) -> bool:
+        """Return whether control never continues after the trap instruction at `address`."""
+        ...
+
+    def dead_ends(self) -> Sequence[str]:
+        """Return the names of functions that never return to their callers."""
+        ...
+
+    def counterpart(self, name: str) -> str:
+        """Return, for a hint, what kernels of this system have in place of a function that only
+        another system's kernel has; "" if nothing is known."""
+        ...
 
 
 class SystemKind(Protocol):
@@ -124,7 +134,8 @@ def kinds() -> tuple[SystemKind, ...]:
 
 
 def of_image(elf: Elf) -> SystemKind:
-    """Return the system whose kernel an ELF file is; the fallback system for an unknown kernel."""
+    """Return the system that recognizes an ELF file as one of its kernels; the fallback system if
+    none does."""
     return next(kind for kind in kinds() if kind.fallback or kind.knows(elf))
 
 

@@ -128,12 +128,14 @@ def _locate(
 ) -> tuple[int, bool]:
     """Find where the kernel's code is in live memory.
 
-    The candidates are the linked address, and the addresses that follow from live code at the
-    addresses in `bearings` if the file has the same code. The candidate at which the most samples
-    of code are equal wins.
+    One possible slide is 0. Each address in `bearings` may give another: if the file has the live
+    code of this address at exactly one linked address, the slide is the difference of the two.
+    kinst then compares samples of the file's code with memory for each possible slide, and takes
+    the slide with the best agreement.
 
     Args:
         functions: the file's functions, at linked addresses.
+        bearings: addresses inside the kernel's live code.
 
     Returns:
         The slide (running address minus linked address), and whether the code is in memory at all.

@@ -24,7 +24,8 @@ _MEMBERS = (
 
 
 def _label_jump(address: int, target: int, size: int) -> bytes:
-    """Return a jmp rel32 or, of 2 bytes, a jmp rel8 (arch/x86/kernel/jump_label.c)."""
+    """Return the jump that Linux writes at a jump label: a jmp rel8 if `size` is 2 bytes, otherwise
+    a jmp rel32 (arch/x86/kernel/jump_label.c). Raises OverflowError if it does not reach."""
     opcode = b"\xeb" if size == 2 else b"\xe9"
     return opcode + (target - address - size).to_bytes(size - 1, "little", signed=True)
 
@@ -36,8 +37,10 @@ _ENCODED = (
 
 
 def _stored_result(code: bytes) -> tuple[str, int] | None:
-    """Return (D name of the base register, offset) for mov %rax, offset(base); None for other
-    instructions. Source: Intel's manual, volume 2, "MOV" and table 2-2.
+    """Return where an instruction stores the result of a system call: (D name of the base register,
+    offset). Return None if the instruction is not `mov %rax, offset(base)`.
+
+    Source: Intel's manual, volume 2, "MOV" and table 2-2.
     """
     if len(code) < 4 or code[0] not in (0x48, 0x49) or code[1] != 0x89:
         return None

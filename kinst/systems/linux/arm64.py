@@ -16,7 +16,8 @@ _IMAGE = (0xFFFF_8000_0000_0000, 0xFFFF_FBFF_F000_0000)
 
 
 def _label_jump(address: int, target: int, size: int) -> bytes:
-    """Return a b (arch/arm64/kernel/jump_label.c)."""
+    """Return the jump (b) that Linux writes at a jump label (arch/arm64/kernel/jump_label.c).
+    Raises OverflowError if it does not reach."""
     words = target - address >> 2
     if not -(1 << 25) <= words < 1 << 25:
         raise OverflowError
@@ -29,8 +30,10 @@ _AARCH32 = 1 << 4  # PSR_MODE32_BIT of pstate
 
 
 def _stored_result(code: bytes) -> tuple[str, int] | None:
-    """Return (D name of the base register, offset) for str x0, [base, #offset]; None for other
-    instructions. Source: Arm Architecture Reference Manual (DDI 0487), "STR (immediate)".
+    """Return where an instruction stores the result of a system call: (D name of the base register,
+    offset). Return None if the instruction is not `str x0, [base, #offset]`.
+
+    Source: Arm Architecture Reference Manual (DDI 0487), "STR (immediate)".
     """
     word = int.from_bytes(code, "little")
     if word & 0xFFC0_001F != 0xF900_0000:

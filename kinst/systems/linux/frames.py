@@ -29,9 +29,13 @@ class Frames:
     def __init__(
         self, kernel: LinuxMemory, image: DebugInfo, modules: LinuxModules, names: IsaFacts
     ) -> None:
-        """
+        """Store the sources of the rules.
+
         Args:
-            image: the kernel's files.
+            kernel: the kernel's memory.
+            image: debug information of the kernel's files.
+            modules: the loaded modules.
+            names: facts about Linux on the kernel's ISA.
         """
         self._kernel = kernel
         self._image = image

@@ -73,7 +73,8 @@ class Ftrace:
     """All ftrace records of a running kernel, read when they are first used."""
 
     def __init__(self, kernel: LinuxMemory, btf: Btf, call_sites: tuple[CallSite, ...]) -> None:
-        """
+        """Describe the records; they are read when they are first used.
+
         Args:
             call_sites: layouts that a call site may have on this ISA (IsaFacts.call_sites).
         """

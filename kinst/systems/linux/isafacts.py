@@ -51,9 +51,9 @@ class CallSite:
             call site, all of one length.
         before: number of bytes before the record's address that boot writes for ftrace and that are
             final (arm64: mov x9, x30).
-        head: None if a call is one instruction. Otherwise a function that returns the bytes of the
-            first of two instructions, which boot writes and ftrace compares, for a distance in
-            bytes to `caller`.
+        head: None if a call is one instruction. If it is two, boot writes the first of them and
+            ftrace later checks it: `head` takes the distance in bytes from the call site to
+            `caller`, and returns the bytes of this first instruction.
         caller: name of the function that call sites call first.
     """
 
@@ -89,8 +89,9 @@ class CallNames:
 
     Attributes:
         prefix: the name of a function is this prefix and the name of the system call.
-        members: where each of the program's arguments is in the pt_regs that the function gets, as
-            (member, bytes after its start); () if the function gets the arguments themselves.
+        members: where each argument of the system call is in struct pt_regs, whose address is the
+            function's only argument: (member, bytes after the member's start). () if the function
+            gets the arguments of the system call as its own.
     """
 
     prefix: str
@@ -112,13 +113,14 @@ class Dispatch:
         table: symbol of the table of the functions of system calls, by number.
         number: the member of pt_regs with the number of the system call.
         result: the member that the result is stored in.
-        store: returns for the bytes of an instruction that stores the whole result register: (D
-            name of the base register, offset from it). None for other instructions.
+        store: takes the bytes of an instruction. If it stores the whole result register, returns (D
+            name of the base register, offset from it); otherwise None.
         state: (member, mask, value): these bits of the member have this value if the number means a
             system call of this table; None if it always does.
         leave: name of a function that is called with the address of pt_regs after results have been
             stored; "" if there is none.
-        room: bytes that a jump needs; if the store is shorter, the call of `leave` is used.
+        room: bytes that a jump needs. If the store is shorter, kinst reads the result at the call
+            of `leave` instead.
     """
 
     functions: tuple[str, ...]
@@ -163,9 +165,10 @@ class IsaFacts:
         system_calls: how the functions of system calls are named and find their arguments;
             conventions of newer kernels first.
         dispatch: how system calls are called by number; None if kinst does not know.
-        compat_calls: how the functions that only programs of 32 bits enter are named; for a system
-            call that several of the names have, the first name counts.
-        compat_dispatch: how the system calls of programs of 32 bits are called by number.
+        compat_calls: naming conventions of the functions that only 32-bit programs enter. If a
+            system call has functions by several conventions, the first convention counts.
+        compat_dispatch: how the system calls of 32-bit programs are called by number; None if kinst
+            does not know.
         boot: how QEMU boots the kernel; None if kinst boots none on this ISA.
     """
 

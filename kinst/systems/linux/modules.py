@@ -183,7 +183,8 @@ class LinuxModules:
     def __init__(
         self, kernel: LinuxMemory, btf: Btf, names: IsaFacts, bug_size: int, exception_size: int
     ) -> None:
-        """
+        """Describe the modules; they are read when `all` is first read.
+
         Args:
             bug_size: size in bytes of an entry of the table of BUG and WARN traps.
             exception_size: size in bytes of an entry of the exception table.

@@ -48,9 +48,11 @@ class KernelRules:
 
     def __init__(self, kernel: LinuxMemory, tables: KernelTables, table: FunctionTable,
                  ftrace: Ftrace, names: IsaFacts, *, notified: bool = False) -> None:  # fmt: skip
-        """
+        """Store the sources of the rules.
+
         Args:
-            notified: whether breakpoints reach kinst by a die notifier instead of a hook.
+            notified: whether breakpoints reach kinst by a die notifier instead of a hook. If so,
+                some functions are refused that a hook would allow.
         """
         self._notified = notified
         self._kernel = kernel

@@ -37,7 +37,8 @@ def _upper_half(distance: int) -> bytes:
 
 
 def _label_jump(address: int, target: int, size: int) -> bytes:
-    """Return a jal that keeps no return address (arch/riscv/kernel/jump_label.c)."""
+    """Return the jump (jal with x0) that Linux writes at a jump label
+    (arch/riscv/kernel/jump_label.c). Raises OverflowError if it does not reach."""
     distance = target - address
     if not -(1 << 20) <= distance < 1 << 20:
         raise OverflowError
@@ -57,8 +58,10 @@ _ALL = (1 << 32) - 1
 
 
 def _stored_result(code: bytes) -> tuple[str, int] | None:
-    """Return (D name of the base register, offset) for sd a0, offset(base); None for other
-    instructions. Source: The RISC-V Instruction Set Manual, "sd" and "c.sd".
+    """Return where an instruction stores the result of a system call: (D name of the base register,
+    offset). Return None if the instruction is not `sd a0, offset(base)`.
+
+    Source: The RISC-V Instruction Set Manual, "sd" and "c.sd".
     """
     word = int.from_bytes(code, "little")
     if len(code) == 2 and word & 0xE01F == 0xE008:  # c.sd a0

@@ -1,19 +1,20 @@
-"""Static keys: switches whose sites are nops and jumps in the kernel's text.
+"""Static keys: switches of the kernel. At each site of a key the kernel's text has a nop while the
+key is off, and a jump while the key is on (some sites: the other way round).
 
-The kernel's jump table has an entry for each site: where it is, where its jump leads, and its key.
-struct static_key counts the users of a key; when the first one comes or the last one goes, the
-kernel exchanges nops and jumps at all sites.  On x86 it ends with a BUG if it finds other bytes
-than it wrote before.
+The kernel's jump table has an entry for each site: the site's address, the jump's target, and the
+key's address. struct static_key counts the users of a key. When the first user comes or the last
+one goes, the kernel exchanges nops and jumps at all sites of the key. On x86 the kernel ends with a
+BUG if a site then has other bytes than the kernel wrote.
 
-kinst turns the sites of a key on without being a user: it writes the jumps, and sets the bit of
-each entry that says that its site was in code of boot, which is gone.  The kernel never changes the
-site of such an entry (jump_label_can_update() in kernel/jump_label.c, in Linux 5.10 to 7.3 and
-before), and nothing else reads the bit.  So the kernel may turn the key on and off meanwhile, and
-finds the count as it left it.  When kinst is done, each site gets the bytes that the count asks
-for, and the bit is cleared.
+kinst turns a key on without becoming a user of it: it writes the jumps itself, and sets a bit in
+the entry of each site. The bit means that the site was in boot code, which has been freed, so the
+kernel no longer changes the site (jump_label_can_update() in kernel/jump_label.c, in Linux 5.10 to
+7.3 and before). Nothing else reads the bit. Meanwhile the kernel may turn the key on and off: only
+the count of users changes. When kinst turns the key off, it writes at each site what the count asks
+for (a jump if there are users, otherwise a nop), and clears the bit.
 
-A change of a key holds jump_label_mutex from before the count changes until all sites are written.
-While that is free in a stopped machine, no change is half done.
+The kernel holds jump_label_mutex from before it changes the count until it has written all sites.
+If the mutex is free in a stopped machine, no change is half done.
 
 Tested by tests/systems/linux/test_static_keys.py and tests/vm/counts/test_tracepoints.py.
 """
@@ -37,7 +38,7 @@ from kinst.systems.linux.modules import LinuxModules
 from kinst.systems.linux.tables import KernelTables
 
 ENTRY = 16  # bytes of a struct jump_entry
-_KEY = 8  # offset in it of the distance to the key, in whose lowest bits are these flags:
+_KEY = 8  # offset in struct jump_entry of the distance to the key; its lowest bits are flags:
 _BRANCH, _INIT = 1, 2
 _LOCK = "jump_label_mutex"
 CHANGED = "the kernel changed a static key's site while the plan was made"
@@ -48,10 +49,10 @@ class KeySite:
     """A site of a static key.
 
     Attributes:
-        entry: address of its entry in a jump table.
-        address: where its nop or jump is.
-        size: bytes of that.
-        target: where the jump leads.
+        entry: address of the site's entry in a jump table.
+        address: address of the nop or jump.
+        size: size of the nop or jump in bytes.
+        target: address that the jump leads to.
     """
 
     entry: int
@@ -76,11 +77,12 @@ class StaticKeys:
         self._btf = btf
         self._arch = arch
         self._modules = modules
-        self._on: dict[int, list[KeySite]] = {}  # what kinst has turned on, by key
+        self._on: dict[int, list[KeySite]] = {}  # sites that kinst has turned on, by key
 
     @cached_property
     def _tables(self) -> list[tuple[int, npt.NDArray[np.void]]]:
-        """The address and the entries of each jump table as it is in memory."""
+        """Jump tables of the kernel and of its modules, as they are in memory: (address of the
+        table, its entries)."""
         kernel = self._kernel
         found = []
         if kernel.has("__start___jump_table"):
@@ -93,7 +95,7 @@ class StaticKeys:
 
     @cached_property
     def _keys(self) -> list[npt.NDArray[np.uint64]]:
-        """The address of the key of each entry, by table."""
+        """For each jump table, in the order of `_tables`, the address of each entry's key."""
         keys = []
         for start, rows in self._tables:
             at = np.arange(len(rows), dtype=np.int64) * ENTRY + _KEY
@@ -102,9 +104,14 @@ class StaticKeys:
         return keys
 
     def sites(self, key: int) -> list[KeySite]:
-        """Return the sites of the key at this address, except those in code of boot.
+        """Return the sites of a key, except those in boot code, which has been freed.
 
-        The bit of an entry does not tell: an attached machine keeps it if kinst is killed."""
+        The bit in a site's entry does not show whether the site is in boot code: kinst sets it for
+        other sites, too, and if kinst was killed, it is still set in an attached machine.
+
+        Args:
+            key: address of the struct static_key.
+        """
         sites = []
         for (start, rows), keys in zip(self._tables, self._keys, strict=True):
             for k in np.flatnonzero(keys == np.uint64(key)).tolist():
@@ -116,7 +123,8 @@ class StaticKeys:
         return sites
 
     def _is_there(self, address: int) -> bool:
-        """Return whether code of the kernel or of a module is neither code of boot nor gone."""
+        """Return whether a running address is in code of the kernel or of a loaded module, and not
+        in boot code, which has been freed."""
         linked = address - self._kernel.slide & MASK
         low, high = self._kernel.symbol("_text"), self._kernel.symbol("_end")
         if low <= address < high:
@@ -124,8 +132,8 @@ class StaticKeys:
         return self._modules.at(address) is not None
 
     def _size(self, address: int, target: int) -> int:
-        """Return the bytes of a site, whose live bytes are a nop or the jump.  Raises KinstError
-        for other bytes."""
+        """Return the size in bytes of a site's nop or jump. Raises KinstError if the live bytes are
+        neither a nop nor the jump to `target`."""
         for size in self._arch.label_sizes:
             live = self._kernel.read(address, size)
             if live in self._arch.label_nops or live == self._jump(address, target, size):
@@ -140,8 +148,8 @@ class StaticKeys:
 
     @cached_property
     def _owner(self) -> int | None:
-        """The address of a word that is 0 while no change of a key is half done; None if that
-        cannot be told."""
+        """Address of the word of jump_label_mutex that is 0 while the mutex is free, so that no
+        change of a key is half done; None if this kernel lacks the mutex or a jump table."""
         if not (self._kernel.has(_LOCK) and self._kernel.has("__start___jump_table")):
             return None
         # In kernels with PREEMPT_RT a mutex is a struct rt_mutex_base.
@@ -150,11 +158,19 @@ class StaticKeys:
 
     @property
     def known(self) -> bool:
-        """Whether keys can be turned on and off."""
+        """Whether kinst can turn static keys of this kernel on and off."""
         return self._owner is not None
 
     def switched(self, keys: Collection[int], *, on: bool) -> list[tuple[int, bytes]] | None:
-        """See Tracepoints.switched() of kinst/core/system.py."""
+        """Return the memory writes (address, bytes) that turn static keys on for kinst, or off
+        again; None while the kernel itself changes a key. The machine must be stopped.
+
+        Raises KinstError if a site does not have the bytes that it should have.
+
+        Args:
+            keys: addresses of the keys (struct static_key).
+            on: True to turn the keys on, False to end this.
+        """
         if not keys:
             return []
         if self._owner is None:
@@ -192,7 +208,8 @@ class StaticKeys:
                 yield site.entry + _KEY, bytes([flags & ~_INIT])
 
     def _still_on(self, site: KeySite) -> bool:
-        """Return whether a site is as kinst left it.  If its module is gone, it is not."""
+        """Return whether a site still has the jump and the bit that kinst wrote. A site of a module
+        that has been unloaded does not."""
         with suppress(TargetError, UnmappedError):
             flags = self._kernel.number(site.entry + _KEY, 1)
             live = self._kernel.read(site.address, site.size)
@@ -202,7 +219,8 @@ class StaticKeys:
 
     @cached_property
     def _nops(self) -> dict[int, bytes]:
-        """The kernel's nop of each size, which depended on the processor before Linux 5.13."""
+        """The nop that this kernel writes at sites, by its size; found at sites that have one now.
+        Before Linux 5.13 it depends on the processor."""
         nops: dict[int, bytes] = {}
         wanted = set(self._arch.label_sizes)
         for start, rows in self._tables:

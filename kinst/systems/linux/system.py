@@ -80,9 +80,10 @@ class Linux:
         *,
         notified: bool = False,
     ) -> None:
-        """
+        """Describe a running kernel whose file, slide and facts are known.
+
         Args:
-            notified: whether breakpoints reach kinst by a die notifier.
+            notified: whether breakpoints reach kinst by a die notifier instead of a hook.
         """
         self.facts = facts
         self._btf = btf
@@ -180,13 +181,22 @@ class Linux:
     def switched(
         self, switches: Collection[int], *, on: bool
     ) -> Sequence[tuple[int, bytes]] | None:
-        """Return the writes that turn static keys on or off again."""
+        """Return the memory writes (address, bytes) that turn static keys on for kinst, or off
+        again; None while the kernel itself changes a key. The machine must be stopped.
+
+        Args:
+            switches: running addresses of the keys.
+            on: True to turn the keys on, False to end this.
+        """
         return self._keys.switched(switches, on=on)
 
     def exempt(self) -> frozenset[int]:
-        """Return the instructions at which results of system calls are known. On some ISAs they are
-        in noinstr code, but the kernel's state there is that between its instrumentation_begin()
-        and instrumentation_end(), where noinstr code calls other code."""
+        """Return the addresses of the instructions at which results of system calls are known.
+
+        On some ISAs they are in noinstr functions, which kinst refuses otherwise. But at these
+        instructions the kernel's state is the same as between instrumentation_begin() and
+        instrumentation_end(), where noinstr functions call functions that may be traced.
+        """
         return result_sites(self.system_calls())
 
     def refusals(self, function: Function) -> str:

@@ -1,10 +1,11 @@
 """Linux's system calls: the kernel function of each system call, where that function finds its
 arguments, and where the kernel has the results.
 
-Functions often end by jumping to other functions, which other parts of the kernel call, too. So
-results are not looked for at the functions' ends, but after the one call by which the kernel enters
-them all: where it stores the result in the program's registers or, if there is no room for a jump
-there, where it leaves for the program.
+The function of a system call often ends with a jump to another function, which other parts of the
+kernel call, too. So kinst does not read results at the ends of these functions. The kernel calls
+them all from one place, and after this call it stores the result in struct pt_regs, where the
+program's registers are saved: kinst reads results at this store. If the store has no room for a
+jump, kinst reads them at the next call, by which the kernel goes back to user mode.
 
 Tested by tests/systems/linux/test_system_calls.py and tests/vm/language/test_system_calls.py.
 """
@@ -44,7 +45,8 @@ def calls_of_kernel(
     """Return the system calls of a running kernel with their results, sorted by name.
 
     Functions that have a system call's name but no number are left out: no program can call them.
-    So are functions that programs of 32 and of 64 bits share from the group for 32 bits.
+    A function that both 32-bit and 64-bit programs enter is returned once, as one of 64-bit
+    programs.
     """
     slots = isa.argument_slots
     native = system_calls(table, btf, arch.system_calls, slots)
@@ -122,7 +124,8 @@ def _with_results(
     dispatch: Dispatch | None,
     isa: Isa,
 ) -> list[SystemCall]:
-    """Return the system calls with the places where the kernel has their results."""
+    """Return the system calls with their results: the instructions at which the kernel has the
+    result, and how to find it there. Without `dispatch`, return the calls unchanged."""
     numbers = _numbers(kernel, dispatch)
     if dispatch is None or not numbers:
         return list(calls)
@@ -160,12 +163,13 @@ def _places(
     """Return the instructions of a function at which results of system calls are known: (running
     address, how to find the result, frame slot of the register with the address of pt_regs).
 
-    They store the whole result register at the right offset, and control comes to each from a call
-    without a branch. If one is too short for a jump, they are the calls of another function, with
-    pt_regs, after the results have been stored.
+    They are the instructions that store the whole result register into pt_regs, if control comes to
+    them from a call without a branch. If one of them is too short for a jump, return the calls of
+    Dispatch.leave instead: it is called later, with the address of pt_regs.
 
     Args:
-        leaving: the address of that other function.
+        function: a function of Dispatch.functions.
+        leaving: address of the function Dispatch.leave.
     """
     offset = btf.offset(PT_REGS, dispatch.result)
     slots = {register.d_name: register.slot for register in isa.registers}

@@ -115,7 +115,8 @@ class KernelTables:
     """
 
     def __init__(self, elf: Elf, label_size: int = 0) -> None:
-        """
+        """Describe the tables of an ELF file; each is read when it is first used.
+
         Args:
             label_size: size of a jump label in bytes; 0 if the label's first byte tells its size
                 (x86).
@@ -428,5 +429,6 @@ class KernelTables:
         return tuple(regions)
 
     def is_boot_code(self, address: int) -> bool:
-        """Return whether this is in code that the kernel frees at the end of its boot."""
+        """Return whether a linked address is in code that the kernel frees at the end of its
+        boot."""
         return any(r.name == "init" and r.start <= address < r.end for r in self.regions)

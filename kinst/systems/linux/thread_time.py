@@ -29,8 +29,9 @@ def _signed(value: int) -> int:
 def thread_time(
     kernel: LinuxMemory, btf: Btf, thread: Access, per_cpu_base: int, clock: Clock | None
 ) -> ThreadTime | None:
-    """Return the terms of the sum that is vtimestamp. Return None if the kernel has no clock that
-    counts cycles, or if the scheduler's clock does not count the same cycles.
+    """Return the terms that are added to and subtracted from D's timestamp to get vtimestamp.
+    Return None if the kernel has no clock that counts cycles, or if the scheduler's clock does not
+    count the same cycles.
 
     Args:
         thread: how the current thread's address is found.

@@ -1,18 +1,21 @@
 """Linux's tracepoints: their subsystems, sites and arguments.
 
-trace_NAME() is an inline function.  At its place is a nop of the static key in struct tracepoint;
-while the key is on, a jump leads to code out of the way that calls the tracepoint's functions with
-its arguments.  In kernels without static calls that is a call of __traceiter_NAME(data, ...), which
-goes through the list of functions, empty or not: kinst plants its entry.  (Where the compiler has
-made that function's code a part of the caller, kinst refuses the tracepoint.)
+The kernel's source calls a tracepoint as trace_NAME(), an inline function. Each inlined copy is a
+nop, which is a site of the tracepoint's static key. While the key is on, the nop is a jump, which
+leads to code that calls the tracepoint's functions with its arguments. kinst turns the key on by
+itself (static_keys.py). What it plants depends on the kernel:
 
-In kernels with static calls the code first loads the list, skips everything if it is null, and
-otherwise passes the arguments to __traceiter_NAME() or to the only function of the list: kinst
-plants that load, and the instructions from there to the call tell where the arguments are
-(Isa.guarded_call()).  The table of static calls names every such call.
+- Kernels without static calls: the code calls __traceiter_NAME(data, ...), which calls each
+  function in the tracepoint's list; the list may be empty. kinst plants the first instruction of
+  __traceiter_NAME(). If the compiler has inlined __traceiter_NAME() into the code, kinst refuses
+  the tracepoint.
+- Kernels with static calls: the code loads the address of the list and skips the call if it is 0.
+  Otherwise it calls __traceiter_NAME(), or the function in the list if there is only one. kinst
+  plants the load, and finds the arguments from the instructions between the load and the call
+  (Isa.guarded_call()). The kernel's table of static calls has the address of each such call.
 
-kinst turns the key on by itself (static_keys.py), so the list is not its concern: an empty list
-is what the kernel meets whenever a tracer comes or goes.
+kinst adds no function to the list. The kernel is prepared for a key that is on while the list is
+empty, since this is so for a moment whenever a tracer comes or goes.
 
 Source: include/linux/tracepoint.h and kernel/tracepoint.c of Linux 5.10 to 7.3.
 
@@ -49,7 +52,7 @@ _CALLED = "__traceiter_"
 _CALL_FLAGS = 3  # lowest bits of the key in a struct static_call_site
 _TOGETHER = 1 << 16  # bytes between structures that are read at once
 _WORD, _DISTANCE, _LONGEST = 8, 4, 8  # bytes
-_FURTHEST = 100  # instructions from a static key's jump to the call behind it
+_FURTHEST = 100  # instructions from the target of a static key's jump to the call
 
 
 class LinuxTracepoints:
@@ -77,7 +80,7 @@ class LinuxTracepoints:
 
     @cached_property
     def _addresses(self) -> dict[str, int]:
-        """The running address of each struct tracepoint, by name."""
+        """Running address of each struct tracepoint, by the tracepoint's name."""
         btf, kernel = self._btf, self._kernel
         own = self._of_kernel
         low, high = (kernel.elf.address(f"__{end}___tracepoints_ptrs") for end in ("start", "stop"))
@@ -105,7 +108,8 @@ class LinuxTracepoints:
         return {name: at for name, at in named.items() if self._kernel.has(_CALLED + name)}
 
     def named(self, pattern: str) -> tuple[Tracepoint, ...]:
-        """Return the tracepoints whose name matches an sh(1) pattern, by subsystem and name."""
+        """Return the tracepoints whose name matches an sh(1) pattern, sorted by
+        subsystem and name."""
         if not (self._btf.has("tracepoint", "funcs") and self._keys.known):
             return ()
         match = re.compile(translate(pattern)).match
@@ -116,8 +120,8 @@ class LinuxTracepoints:
 
     @cached_property
     def _systems(self) -> dict[int, str]:
-        """The name of the subsystem, by the address of a struct tracepoint, for those that are
-        events (struct trace_event_call)."""
+        """Name of the subsystem ("sched") of each tracepoint that is an event of ftrace, by the
+        address of its struct tracepoint. A struct trace_event_call names the subsystem."""
         kernel, btf, elf = self._kernel, self._btf, self._kernel.elf
         low, high = elf.address("__start_ftrace_events"), elf.address("__stop_ftrace_events")
         if low is None or high is None or not btf.has("trace_event_call", "tp"):
@@ -141,7 +145,13 @@ class LinuxTracepoints:
         return frozenset(self._addresses.values())
 
     def _words(self, structures: U64, offset: int) -> U64:
-        """Return the word at an offset in each structure; near ones are read at once."""
+        """Return the 8-byte word at an offset in each of some structures, in the same order. Words
+        that are near to each other are read at once.
+
+        Args:
+            structures: running addresses of the structures.
+            offset: offset of the word in a structure.
+        """
         words = np.zeros(len(structures), np.uint64)
         order = np.argsort(structures)
         there = structures[order]
@@ -173,7 +183,12 @@ class LinuxTracepoints:
         return [self._before(name, call, guard, count, key) for call in calls]
 
     def _needs(self, at: int) -> str:
-        """Return which function must run before a tracepoint fires, or ""."""
+        """Return a reason to refuse a tracepoint that fires only after the kernel has run a
+        function for it (regfunc), which kinst does not run; "" if it needs no function.
+
+        Args:
+            at: address of the struct tracepoint.
+        """
         btf, kernel = self._btf, self._kernel
         if btf.has("tracepoint", "regfunc"):
             function = kernel.number(at + btf.offset("tracepoint", "regfunc"))
@@ -190,10 +205,16 @@ class LinuxTracepoints:
         return f"fires only after the kernel has run {own}"
 
     def _at_call(self, name: str, key: int) -> TracepointSite:
-        """Return the site of a tracepoint whose arguments always reach __traceiter_NAME().
+        """Return the site of a tracepoint in a kernel without static calls: the first instruction
+        of __traceiter_NAME().
 
-        In the file with the tracepoint's definition the compiler may have put that function's code
-        at the place of the call; such tracepoints are refused."""
+        Raises KinstError if a site of the static key does not lead to a call of this function. The
+        compiler may have inlined it, in the source file that defines the tracepoint.
+
+        Args:
+            name: the tracepoint's name.
+            key: address of its static key.
+        """
         functions = self._lookup(_CALLED + name)
         if len(functions) != 1:
             raise KinstError(f"the tracepoint {name} calls a function that kinst cannot find")
@@ -214,8 +235,13 @@ class LinuxTracepoints:
         return TracepointSite(function, b"", function.address, (*registers, *others), key)
 
     def _calls_from(self, start: int, function: int) -> bool:
-        """Return whether the code at an address leads to a direct call of a function if no
-        conditional branch is taken."""
+        """Return whether control that starts at an address, and takes no conditional branch, comes
+        to a direct call of a function.
+
+        Args:
+            start: running address to start at.
+            function: running address of the function.
+        """
         at, before = start, None
         for _ in range(_FURTHEST):
             one = next(iter(self._isa.decode(self._kernel.read(at, _LONGEST), at)), None)
@@ -233,7 +259,8 @@ class LinuxTracepoints:
 
     @cached_property
     def _static_calls(self) -> tuple[U64, U64]:
-        """The address and the key (both as they run) of each static call."""
+        """Running address of each static call of the kernel and of its modules and, in the same
+        order, the running address of its struct static_call_key."""
         slide = np.uint64(self._kernel.slide & MASK)
         code, keys = self._tables.static_call_keys
         parts = [(code + slide, keys + slide)]
@@ -245,7 +272,11 @@ class LinuxTracepoints:
         return np.concatenate([c for c, _ in parts]), np.concatenate([k for _, k in parts])
 
     def _calls(self, static: int) -> list[int]:
-        """Return the addresses of the static calls with a key."""
+        """Return the running addresses of the static calls that have a key.
+
+        Args:
+            static: running address of the struct static_call_key.
+        """
         code, keys = self._static_calls
         found: list[int] = code[keys == np.uint64(static)].tolist()
         return found
@@ -268,7 +299,8 @@ class LinuxTracepoints:
         )
 
     def _parts(self, function: Function) -> Iterator[Function]:
-        """Yield a function, and those that may be its other parts."""
+        """Yield a function, then the functions that the compiler may have split from it: the cold
+        part of the function, or the function of a cold part."""
         yield function
         stem = function.name.partition(COLD)[0]
         for other in (*self._lookup(stem), *self._lookup(stem + COLD)):
@@ -276,7 +308,8 @@ class LinuxTracepoints:
                 yield other
 
     def _count(self, name: str) -> int:
-        """Return how many arguments __traceiter_NAME() has, or as many as D has, and one."""
+        """Return the number of arguments of __traceiter_NAME(), at most one more than D's arg0 to
+        arg9: the first argument is `data`, which D leaves out."""
         btf = self._btf
         for function in btf.named(btf.string_offsets(_CALLED + name), [KIND_FUNC]):
             info, _, _, _ = btf.record(btf.record(function)[2])
