@@ -126,7 +126,13 @@ def questions(code: FunctionCode, uncounted: Collection[int] = ()) -> list[Quest
 
 def _price(code: FunctionCode, key: EdgeKey, uncounted: Collection[int]) -> int:
     """Return how suitable an edge is as a Question, from 1 to 3; 0 if a trace cannot count it. Of
-    each cycle of edges, questions() chooses the edge with the highest number."""
+    each cycle of edges, questions() chooses the edge with the highest number.
+
+    Args:
+        code: the function.
+        key: the edge.
+        uncounted: addresses of instructions that will not be counted.
+    """
     block, edge = key
     if block == OUTSIDE or edge == INSIDE or code.blocks[block].last.address in uncounted:
         return 0

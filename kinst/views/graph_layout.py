@@ -104,8 +104,13 @@ def lay_out(
 def _back_edges(
     sizes: Mapping[int, object], edges: Sequence[GraphEdge], root: int
 ) -> frozenset[int]:
-    """Return the indices of the edges that close a cycle, found by depth-first search from
-    `root`."""
+    """Return the indices of the edges that close a cycle, found by depth-first search from `root`.
+
+    Args:
+        sizes: the boxes.
+        edges: edges of the graph.
+        root: number of the box at the top.
+    """
     out: dict[int, list[int]] = {n: [] for n in sizes}
     for k, edge in enumerate(edges):
         out[edge.source].append(k)

@@ -112,7 +112,8 @@ class BucketScale:
         return finest[:: math.ceil(len(finest) / most)]
 
     def _candidates(self, low: int, high: int) -> Iterator[list[float]]:
-        """Yield sets of round values for ticks of a logarithmic axis, the largest set first."""
+        """Yield sets of round values from `low` to `high` for the ticks of a logarithmic axis, the
+        largest set first."""
         base, sets = (2, ((1,),)) if self._binary else (10, ((1, 2, 5), (1,)))
         top = max(abs(low), abs(high), 1)
         powers = range(math.ceil(math.log(top, base)) + 1)

@@ -14,7 +14,7 @@ _CALLS = {"x86_64": (313, 176)}
 
 
 def _call(which: int, *arguments: object) -> None:
-    """Make a system call of _CALLS, by its index. Raises OSError if it fails."""
+    """Make a system call, given by its index in _CALLS. Raises OSError if it fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(ctypes.c_long(_CALLS[platform.machine()][which]), *arguments) < 0:
         number = ctypes.get_errno()

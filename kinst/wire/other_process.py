@@ -163,8 +163,8 @@ class OtherProcess:
         return None
 
     def page_size(self, mapping: Mapping) -> int:
-        """Return the bytes of a page of a mapping: of a huge page if it is a file of hugetlbfs,
-        otherwise PAGE."""
+        """Return the size of a mapping's pages in bytes: that of huge pages if the mapped file is
+        in a hugetlbfs, otherwise PAGE."""
         number = self.descriptor_of(mapping) if mapping.inode else None
         if number is None:
             return PAGE

@@ -244,8 +244,13 @@ class InjectedCalls:
     # The calls that kinst needs.
 
     def make_memory(self, name: str, size: int) -> int:
-        """Create anonymous memory of `size` bytes in the other process (memfd_create(2)), and
-        return its file descriptor there."""
+        """Create a file in memory of `size` bytes in the other process (memfd_create(2)), and
+        return the file descriptor that the other process has for it.
+
+        Args:
+            name: name of the file, for people.
+            size: bytes.
+        """
         assert self._before is not None
         at = (self._stack - _BELOW) & -16
         text = name.encode() + b"\0"

@@ -38,8 +38,12 @@ class RegisterInfo:
 
 
 def read_annex(rsp: Rsp, annex: str) -> str:
-    """Return a file of the stub's target description, by name. Raises TargetError if the stub does
-    not have it."""
+    """Return the text of a file of the stub's target description. Raises TargetError if the stub
+    does not have the file.
+
+    Args:
+        annex: name of the file, such as target.xml.
+    """
     out = bytearray()
     for _ in range(_MOST_PARTS):
         request = f"qXfer:features:read:{annex}:{len(out):x},{rsp.packet_size - 64:x}"

@@ -273,7 +273,12 @@ class _Run:
         return True
 
     def _conditional(self, one: Instruction, condition: str, size: int) -> _Known:
-        """Return the result of setcc or cmovcc."""
+        """Return the result of a setcc or cmovcc.
+
+        Args:
+            condition: D expression that is 1 if the instruction's condition holds, otherwise 0.
+            size: bytes of the result.
+        """
         if one.op_count == 1:
             return _Sum(f"(uint64_t){condition}", size=1)
         this, other = self._operand(one, 1, size), self._operand(one, 0, size)
@@ -288,7 +293,7 @@ class _Run:
 
     @staticmethod
     def _size(one: Instruction) -> int:
-        """Return the bytes of the first operand."""
+        """Return the size of the first operand in bytes."""
         if one.op0_kind == OpKind.REGISTER:
             return RegisterExt.size(one.op0_register)
         return MemorySizeExt.size(one.memory_size)
@@ -300,7 +305,7 @@ class _Run:
         return MemorySizeExt.size(one.memory_size)
 
     def _operand(self, one: Instruction, index: int, size: int) -> _Known:
-        """Return the value of an operand of `size` bytes, zero-extended."""
+        """Return the value of an operand, given by its index, of `size` bytes, zero-extended."""
         kind = one.op_kind(index)
         if kind == OpKind.REGISTER:
             return self._register(one.op_register(index))

@@ -50,17 +50,20 @@ def relative(end: int, target: int, what: str) -> bytes:
 
 
 def jump(at: int, target: int, what: str = "the way back") -> bytes:
-    """Encode jmp rel32 at the address `at`. Raises OutOfReach."""
+    """Encode jmp rel32 from the address `at` to the address `target`. Raises OutOfReach, naming
+    `what`."""
     return b"\xe9" + relative(at + 5, target, what)
 
 
 def call(at: int, target: int, what: str = "the probe's code") -> bytes:
-    """Encode call rel32 at the address `at`. Raises OutOfReach."""
+    """Encode call rel32 from the address `at` to the address `target`. Raises OutOfReach, naming
+    `what`."""
     return b"\xe8" + relative(at + 5, target, what)
 
 
 def branch(condition: int, at: int, target: int, what: str = "the branch's target") -> bytes:
-    """Encode jcc rel32 at the address `at`, for a condition code. Raises OutOfReach."""
+    """Encode jcc rel32, with the condition code `condition`, from the address `at` to the address
+    `target`. Raises OutOfReach, naming `what`."""
     return bytes((0x0F, 0x80 | condition)) + relative(at + 6, target, what)
 
 
@@ -73,7 +76,7 @@ def pop(register: int) -> bytes:
 
 
 def push_value(value: int) -> bytes:
-    """Return code that pushes 64 bits and changes no register but rsp, and no flag."""
+    """Return code that pushes a 64-bit value. It changes no flag, and no register but rsp."""
     signed = signed64(value)
     if fits32(signed):
         return b"\x68" + disp32(signed)

@@ -188,7 +188,13 @@ def _filled(body: RecordBody, on_stack: Mapping[int, int]) -> bytes:
 
 
 def _value(places: RecordPlaces, field: RecordField, on_stack: Mapping[int, int]) -> bytes:
-    """Return code that stores a field of a record; b"" for the time, which _filled() stores."""
+    """Return code that stores a field of a record; b"" for the time, which _filled() stores.
+
+    Args:
+        places: addresses of the rings.
+        field: the field.
+        on_stack: offset from rsp of the value of each saved register, by register number.
+    """
     register, code = e.R11, b""
     match field.kind:
         case "time":

@@ -102,7 +102,9 @@ def branch(funct3: int, rs1: int, rs2: int, distance: int) -> bytes:
     """Encode a conditional branch; the distance must be within 4 KB.
 
     Args:
-        funct3: the comparison.
+        funct3: number of the comparison.
+        rs1: number of the first register to compare.
+        rs2: number of the second register to compare.
         distance: bytes from the branch to its target.
     """
     assert fits(distance, 13), distance
