@@ -109,7 +109,8 @@ def arrange(
         free: for each site, whether a trampoline can count there without saving the flags or a
             register, because what it changes is dead.
         rules: which counters are free, and which instructions end a block.
-        started: addresses of sites, with or without a probe, that a run's jump leads to.
+        started: addresses of the first sites of runs. Their trampolines are entered by the run's
+            jump, even if the site has no probe and so no patch.
     """
     if not wanted:
         return Blocks(wanted)

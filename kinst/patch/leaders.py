@@ -75,11 +75,11 @@ class FoundRuns:
     """Runs and gates of some functions.
 
     Attributes:
-        runs: groups of instructions, each of which one jump may cover.
+        runs: groups of instructions; one jump may cover all instructions of a group.
         unprobed: instructions in the runs that have no probe.
         dead_registers: the dead registers at the functions' instructions (Isa.dead_registers), by
             address.
-        gates: instructions without a probe that get a jump of their own.
+        gates: instructions without a probe that are to be displaced, each by its own jump.
         gated: addresses of trap-planted instructions whose predecessors are all known and
             displaced.
     """
@@ -162,8 +162,8 @@ class _FunctionRows:
     def within(self, addresses: U64) -> tuple[I64, I64]:
         """Find which addresses are in the functions or in the padding after them.
 
-        An address is found several times if it is in several functions, or in one function and in
-        the padding after another.
+        Functions may overlap, or one may lie in the padding after another. Then an address is found
+        once for each function that it belongs to.
 
         Args:
             addresses: addresses, ascending.
@@ -193,8 +193,8 @@ class _Entered:
         branched_to: for each byte, whether a direct branch of its own function leads there.
         elsewhere: for each byte, whether anything else leads there, apart from the instruction
             before.
-        undisplaced: for each byte, whether a branch of its own function that is not planted, or a
-            call, leads there.
+        undisplaced: for each byte, whether its function has a branch to it that is not planted, or
+            a call of it.
         returned_to: for each byte, whether it may be at a live return address.
         blind: for each instruction, whether its function has a computed jump whose targets are not
             known.
@@ -288,10 +288,11 @@ class Leaders:
         its first instruction.
 
         Args:
-            planted: as for runs().
-            taken: as for runs().
-            gates: as for runs().
-            live: as for runs().
+            planted: the instructions, each with whether it has room for a jump of its own.
+            taken: addresses of instructions that must not be displaced.
+            gates: whether to displace the predecessors of instructions that have no room for a
+                jump and are in no run.
+            live: probable live return addresses, ascending. No run covers such an address.
         """
         left, lost = list(planted), set(taken)
         found = self.runs(left, lost, gates=gates, live=live)

@@ -237,12 +237,12 @@ def plan_sites(
         limit: end of that memory (exclusive).
         chained: whether trampolines lead straight into the trampolines of the instructions that
             come next.
-        runs: groups of sites, each of which one jump covers. They need `chained`.
+        runs: groups of sites; one jump covers all sites of a group. They need `chained`.
         blocks: rules by which sites that are only counted share counters; None if no counters are
             shared.
         dead_registers: the dead registers at instructions (Isa.dead_registers), by address.
-        table: the machine's table of translated code (Abilities), if trampolines should have
-            entries of their own.
+        table: the machine's table of translated code (Abilities), if no two trampolines should
+            share an entry of it; otherwise None.
         near: addresses of code that runs at hits, besides the sites and their branch targets.
         traps: whether traps are planted. If not, a site whose way is "trap" gets no patch: it must
             be in a run, or reached only from displaced instructions.
@@ -334,10 +334,12 @@ def plan_sites(
 def _apart(
     sites: Columns, isa: Isa, table: CodeTable | None, near: Sequence[int]
 ) -> Callable[[], Apart] | None:
-    """Return a function that makes an allocator of trampoline addresses with table entries of their
-    own; None if trampolines should lie as close together as possible.
+    """Return a function that makes an Apart, which gives each trampoline an address with its own
+    entry in the machine's table of translated code. Each attempt to lay out the trampolines calls
+    the function once.
 
-    Each attempt to lay out the trampolines calls the function once.
+    Return None if trampolines should lie as close together as possible: without a table, or if the
+    table is too small.
     """
     if table is None or not fits(table, len(sites), 2 * len(sites) + len(near)):
         return None

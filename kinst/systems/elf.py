@@ -250,8 +250,8 @@ class PlainFile:
 
 
 class ElfKind:
-    """The system that any ELF file belongs to, and the base class of systems that know more.
-    Implements SystemKind (kinst/systems/__init__.py)."""
+    """The fallback system, which takes any ELF file as its kernel's; also the base class of systems
+    that know more. Implements SystemKind (kinst/systems/__init__.py)."""
 
     name = "elf"
     fallback = True

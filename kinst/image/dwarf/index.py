@@ -123,7 +123,7 @@ class Index:
         return [self._copy(row) for row in sorted(depth, key=lambda r: (-depth[r], r))]
 
     def functions_of(self, wanted: Callable[[str], bool]) -> Sequence[FunctionDie]:
-        """Return the functions that have code of their own and are declared in a source file whose
+        """Return the functions that have out-of-line code and are declared in a source file whose
         path `wanted` accepts, sorted by name."""
         files, at = self._a["function_file"].tolist(), self._a["function_range"].tolist()
         declares = {number: number >= 0 and wanted(self._file(number)) for number in set(files)}

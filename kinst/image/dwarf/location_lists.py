@@ -78,8 +78,8 @@ class Lists:
         return self._homes[unit.offset]
 
     def indexed(self, die: Die, index: int) -> int:
-        """Return the address with an index in .debug_addr; index 0 is the first address of the
-        DIE's unit."""
+        """Return the address at an index of .debug_addr. Indexes count from the first address of
+        the DIE's unit."""
         return self._address(self.home(die), die.unit.address_size, index)
 
     def address(self, die: Die, attribute: int) -> int:

@@ -99,7 +99,8 @@ class CallNames:
 
 
 def no_jump(address: int, target: int, size: int) -> bytes:
-    """Raise OverflowError: it is not known how the kernel writes a jump."""
+    """Raise OverflowError: the default of IsaFacts.label_jump, for an ISA on which kinst does not
+    know how the kernel writes the jump of a jump label."""
     raise OverflowError
 
 

@@ -131,7 +131,8 @@ class _ModuleStruct:
             pointer: member of struct module with the table's address.
             count: member with the number of entries.
             entry: size of an entry in bytes.
-            offset: offset in an entry of the distance, which counts from its own address.
+            offset: offset in an entry of the distance. Adding the distance to its own address in
+                memory gives the address that it stands for.
         """
         start, raw = self.table(pointer, count, entry)
         words = np.frombuffer(raw, dtype="<i4").reshape(-1, entry // 4)[:, offset // 4]
