@@ -53,8 +53,8 @@ class Unit:
         layout: layout of the data that the program writes.
         strings: offset of each string literal in the strings area.
         key_bytes: bytes of the longest key of an aggregation or dynamic variable.
-        pointers: whether the program may hold addresses in scratch.
-        shared: whether the program may hold addresses of its own D variables.
+        pointers: whether a value of the D program can be an address that points into scratch.
+        shared: whether such an address can point to one of the program's D variables.
         helpers: the helper functions that were written so far, by name.
     """
 

@@ -65,8 +65,8 @@ NO_OPTIONS = MachineOptions()
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the command line. An option of a machine is also a keyword parameter of the
-    library, under the name of its field."""
+    """An option of the command line. An option of a machine is also a keyword parameter of
+    kinst.boot() and the like, named as `field` says."""
 
     # The option as it is written: "-c", "--cpus".
     name: str

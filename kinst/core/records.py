@@ -157,9 +157,9 @@ class ProgramLayout:
     """Layouts of everything that a program writes.
 
     Attributes:
-        variables: offset of each variable, by Variable.index: in the globals area or, for a
-            clause-local variable in memory, in a clause's working memory after the keys. -1 for a
-            variable that is in neither.
+        variables: offset of each variable, by Variable.index. A global variable's offset is in
+            the globals area. The offset of a clause-local variable in memory is in the clause's
+            working memory, which begins with the keys of aggregations. -1 for any other variable.
         clause_size: bytes of the clause-local variables in memory.
         dynamic: the tables of the dynamic variables.
         strings: offset of each string constant in the strings area, and the contents of that area.

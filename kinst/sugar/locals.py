@@ -377,7 +377,9 @@ def _whole(local: Local, span: Span) -> tree.ExprNode:
             f"its members can be read: locals->{local.name}.MEMBER",
         )
     if isinstance(local.type, ArrayType | FloatType | VoidType):
-        raise KinstError(f"{local.name} ({local.type}) is not in memory")
+        raise KinstError(
+            f"{local.name} ({local.type}) is not in memory, where alone its type can be read"
+        )
     return tree.TypedNode(span, local.type, _parsed(_value(local), span), False)
 
 

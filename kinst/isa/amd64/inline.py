@@ -198,8 +198,8 @@ def _unless_zero(distance: int) -> bytes:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Return code that skips the next `distance` bytes if a guard holds; it is to run directly
-    after the guard's code."""
+    """Return a branch that skips the next `distance` bytes if the guard's predicate is true. It
+    must directly follow the guard's code."""
     return _if_zero(distance) if guard.zero else _unless_zero(distance)
 
 

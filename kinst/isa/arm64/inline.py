@@ -145,8 +145,8 @@ class _Arm64Saved:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Return code that skips the next `distance` bytes if a guard holds; it is to run directly
-    after the guard's code."""
+    """Return a branch that skips the next `distance` bytes if the guard's predicate is true. It
+    must directly follow the guard's code."""
     test = e.branch_zero if guard.zero else e.branch_not_zero_x
     return test(RESULT, e.SIZE + distance)
 

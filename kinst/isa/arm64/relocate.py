@@ -83,8 +83,8 @@ def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Move
 
 
 def _is_unprivileged_load(code: bytes) -> bool:
-    """Return whether an instruction is an ldtr*. (capstone does not decode those that load the
-    register of their own address: C4.1, "Load/store register (unprivileged)".)"""
+    """Return whether an instruction is an ldtr*. (capstone does not decode those whose
+    destination is also the base register: C4.1, "Load/store register (unprivileged)".)"""
     word = int.from_bytes(code, "little")
     size, opc = word >> 30, word >> 22 & 3
     kind = opc == 1 or (opc == 2 and size < 3) or (opc == 3 and size < 2)

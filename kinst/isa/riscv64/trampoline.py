@@ -101,8 +101,9 @@ def _counts(to: int, bodies: Sequence[CountBody], goal: int | None, free: int = 
     """Return code at the address `to` that only counts, without guards.
 
     Args:
-        goal: None, or the address that sepc must have after the code. Then the code also turns
-            interrupts off and runs the code of relocate.return_to().
+        goal: the address that sepc must have after the code, or None to leave sepc alone. If an
+            address is given, the code also turns interrupts off and runs the code of
+            relocate.return_to().
         free: mask of the registers that are dead at the site.
     """
     increment = choose(free)
@@ -135,8 +136,9 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: in
 
     Args:
         bodies: the work; at least one body is a call.
-        goal: None, or the address that sepc must have after the code. Then the code also leaves
-            interrupts off and runs the code of relocate.return_to().
+        goal: the address that sepc must have after the code, or None to leave sepc alone. If an
+            address is given, the code also leaves interrupts off and runs the code of
+            relocate.return_to().
     """
     slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
     code = e.addi(e.SP, e.SP, -r.FRAME_SIZE)

@@ -164,7 +164,7 @@ class TracedProcess(Target):
             self._program.stop()
 
     def resume(self) -> None:
-        """Let the program run, once its command has been started."""
+        """Let the traced process run. Does nothing before its command has been started."""
         if self._started and not self.is_over:
             self._program.resume()
 

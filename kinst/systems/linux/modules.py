@@ -111,7 +111,9 @@ class _ModuleStruct:
             return 0, b""
         number, start = self.number(count, 4), self.number(pointer)
         if number > MAX_TABLE:
-            raise KinstError(f"a loaded module says that its {pointer} has {number} entries")
+            raise KinstError(
+                f"a loaded module says that its {pointer} has {number} entries: impossible"
+            )
         return start, self._kernel.read(start, number * entry) if number and start else b""
 
     def counted(self, pointer: str, count: str) -> tuple[int, int]:
@@ -120,7 +122,9 @@ class _ModuleStruct:
             return 0, 0
         number = self.number(count, 4)
         if number > MAX_TABLE:
-            raise KinstError(f"a loaded module says that its {pointer} has {number} entries")
+            raise KinstError(
+                f"a loaded module says that its {pointer} has {number} entries: impossible"
+            )
         return self.number(pointer), number
 
     def relative(self, pointer: str, count: str, entry: int, offset: int = 0) -> U64:
@@ -131,8 +135,8 @@ class _ModuleStruct:
             pointer: member of struct module with the table's address.
             count: member with the number of entries.
             entry: size of an entry in bytes.
-            offset: offset in an entry of the distance. Adding the distance to its own address in
-                memory gives the address that it stands for.
+            offset: where in each entry the distance is, in bytes. Adding the distance to its own
+                address in memory gives the address that it stands for.
         """
         start, raw = self.table(pointer, count, entry)
         words = np.frombuffer(raw, dtype="<i4").reshape(-1, entry // 4)[:, offset // 4]

@@ -155,8 +155,8 @@ class KernelTables:
         Args:
             table: the table's linked address and bytes.
             entry: size of an entry in bytes.
-            offset: offset in an entry of the distance. Adding the distance to its own linked
-                address gives the address that it stands for.
+            offset: where in each entry the distance is, in bytes. Adding the distance to its own
+                linked address gives the address that it stands for.
         """
         base, raw = table
         words = np.frombuffer(raw, dtype="<i4").reshape(-1, entry // 4)[:, offset // 4]
