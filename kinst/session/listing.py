@@ -65,7 +65,7 @@ def refused_told(enabled: Sequence[EnabledSite], system: SiteRules) -> str:
         return ""
     ((most, _),) = reasons.most_common(1)
     return (
-        f"{reasons.total()} of these cannot be planted, and nothing else in their functions"
+        f"{reasons.total()} of these cannot be planted: kinst refuses their functions"
         f" ({'' if len(reasons) == 1 else 'most often: '}{most}); -l -v shows each one's reason"
     )
 
