@@ -403,7 +403,7 @@ def test_a_guest_that_does_not_boot_is_started_again(
 def test_what_cannot_start_is_said(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TargetError, match="/no/kernel: no such kernel"):
         Vm(ISA, VmConfig(Path("/no/kernel"), BOOT), VIRTUAL_LAYOUT)
-    with pytest.raises(TargetError, match="no room"):
+    with pytest.raises(TargetError, match="not enough memory"):
         Vm(ISA, VmConfig(prepared.kernel, BOOT, memory=1 << 50), VIRTUAL_LAYOUT)
     config = VmConfig(prepared.kernel, BOOT, control=False, qemu_args=("-no-such-option",))
     vm = Vm(ISA, config, VIRTUAL_LAYOUT)
