@@ -258,8 +258,9 @@ def test_accel_kvm_that_fails_is_an_error(
 def test_a_busy_host_decides_nothing(
     prepared: Prepared, tmp_path: Path, device: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The threads of a QEMU that only computes, at the lowest priority, share one CPU with another
-    program: the guest is booted under TCG this time, and KVM is tried again the next time."""
+    """The threads of a QEMU that only computes, at the lowest priority, share one CPU with eight
+    programs (each in a session of its own: the scheduler may share a CPU by session): the guest is
+    booted under TCG this time, and KVM is tried again the next time."""
     cpu = min(os.sched_getaffinity(0))
     spin = f"import os, threading; os.sched_setaffinity(0, {{{cpu}}})\n"
     spin += "def work():\n while True: pass\n"
@@ -268,15 +269,21 @@ def test_a_busy_host_decides_nothing(
                     "threading.Thread(target=work).start(); work()\n")  # fmt: skip
     fake_qemu(tmp_path, monkeypatch, f"NICE=19 exec {sys.executable} {code}")
     chosen = replace(choose(ISA, NONE, prepared.kernel, tmp_path, device), silence=1.0)
-    other = subprocess.Popen([sys.executable, str(code)], env={**os.environ, "NICE": "0"})
+    others = [
+        subprocess.Popen(
+            [sys.executable, str(code)], env={**os.environ, "NICE": "0"}, start_new_session=True
+        )
+        for _ in range(8)
+    ]
     try:
         with guest(prepared, chosen) as (vm, messages):
             vm.bring_up(messages.append)
             assert any("again under TCG" in text for text in messages)
             assert "TCG" in vm.describe()
     finally:
-        other.kill()
-        other.wait()
+        for other in others:
+            other.kill()
+            other.wait()
     assert choose(ISA, NONE, prepared.kernel, tmp_path, device).name == "kvm"
     assert not list(tmp_path.glob("kvm-*.json"))
 
