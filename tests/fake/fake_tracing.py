@@ -5,6 +5,7 @@ Only this module of the fake machine's tests knows how to use a session.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -95,13 +96,15 @@ def trace(
         opened.start(made)
         with opened.trace(made, "workload" if command else "") as running:
             destination = Destination(write=out.append, say=said.append)
+            alarm = threading.Timer(max(0.0, started + seconds - time.monotonic()), running.stop)
+            alarm.daemon = True
+            alarm.start()
             with closing(renderer("dtrace")(destination, running.schema)) as text:
                 for event in running.events():
                     text.show(event)
                     if isinstance(event, End):
                         status = event.status
-                    if time.monotonic() > started + seconds:
-                        running.stop()
+            alarm.cancel()
     return Traced(status, "".join(out), tuple(said), machine)
 
 
