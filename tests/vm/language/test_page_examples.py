@@ -291,23 +291,30 @@ def _parameters() -> list[object]:
 
 @pytest.mark.parametrize("example", _parameters())
 def test_example(example: PageExample, prepared: Prepared, tmp_path: Path, reads: Path) -> None:
-    folder = tmp_path / "reader"
-    folder.mkdir()
+    wrong = typed(example, prepared, tmp_path / "first", reads)
+    if wrong:  # a record may come in the middle of a line that the guest's command prints
+        wrong = typed(example, prepared, tmp_path / "second", reads)
+    assert not wrong, "\n".join(wrong)
+
+
+def typed(example: PageExample, prepared: Prepared, place: Path, reads: Path) -> list[str]:
+    """Type an example in a folder that is made at `place`; return what is wrong with it."""
+    folder = place / "reader"
+    folder.mkdir(parents=True)
     furnish(folder, example, prepared)
     commands = runnable(example)
     keys = next((one for rule, one in KEYS.items() if re.search(rule, example.text)), None)
     if "--attach" not in example.text:
         runs = Session(folder, commands, keys).run(lambda: None)
     else:
-        guest_folder = tmp_path / "guest"
+        guest_folder = place / "guest"
         guest_folder.mkdir()
         with attach_guest("pc", prepared, reads, guest_folder) as guest:
             runs = Session(folder, to_guest(commands, guest), keys).run(
                 lambda: guest.run("wc -l /proc/version")
             )
-    wrong = [line for ran in runs for line in complaints(ran)]
-    assert not wrong, "\n".join(wrong)
     print(*(f"{ran.seconds:.1f} s  {ran.command.text}" for ran in runs), sep="\n")
+    return [line for ran in runs for line in complaints(ran)]
 
 
 def to_guest(commands: list[PageCommand], guest: AttachGuest) -> list[PageCommand]:
