@@ -412,12 +412,6 @@ class Planting(Protocol):
         of that code. The machine must be stopped."""
         raise TargetError(*self.cannot_plant)
 
-    def write_switches(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        """Write (address, bytes) as write_text() does, to turn switches of the system on or off.
-        If kinst is killed, the new bytes may stay: the kernel runs correctly with a switch on or
-        off."""
-        self.write_text(writes)
-
     def map_scratch(
         self,
         size: int,

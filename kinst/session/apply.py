@@ -235,12 +235,12 @@ class PlantedStopped:
         plan, machine = self._plan, self._machine
         if self._brief:
             self._before = _read_text(machine)
+        sites = (*plan.placement.planted, *plan.placement.stopped)
+        switches = frozenset(one.enabled.switch for one in sites if one.enabled.switch)
         self._target.stop()
         told = self._write_patches(plan.hooks.patches, plan.sites, plan.ended)
         for stopped in plan.placement.stopped:
             self._insert_stop(stopped.enabled, stopped.site.address)
-        sites = (*plan.placement.planted, *plan.placement.stopped)
-        switches = frozenset(one.enabled.switch for one in sites if one.enabled.switch)
         if switches and not self._switch(switches, on=True):
             raise KinstError("the kernel does not finish changing its switches", "run kinst again")
         return told
@@ -263,7 +263,7 @@ class PlantedStopped:
             self._target.stop()
         if on:
             self._switched = switches
-        self._target.write_switches(writes)
+        self._target.write_text(writes)
         return True
 
     def _write_patches(self, hooks: Patches, plan: Plan, ended: Sequence[EndedCode]) -> str:

@@ -243,16 +243,6 @@ class AttachedVm(StubTarget):
         self._journal.written()
         self._guardian.tell("written")
 
-    def write_switches(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        """Write switches of the kernel without a record for the guardian and the journal.
-
-        They would restore the old bytes even if the system itself has turned a switch on meanwhile.
-        A switch that stays on does no harm.
-        """
-        if self._stub.running:
-            raise TargetError("the machine must be stopped before its text can be written")
-        self._rsp.write_memory(self.memory.physical_writes(writes))
-
     def map_scratch(
         self,
         size: int,
