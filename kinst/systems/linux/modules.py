@@ -25,7 +25,7 @@ from kinst.systems.linux.ftrace import Ftrace
 from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.refusals import BUG, FIXUP, JUMP_LABEL, STATIC_CALL
-from kinst.systems.linux.tables import Spans, spans
+from kinst.systems.linux.tables import STATIC_CALL_FLAGS, Spans, spans
 
 U64 = npt.NDArray[np.uint64]
 
@@ -54,8 +54,8 @@ class Module:
         orc: the module's ORC table, or None.
         fixups: address at which control continues after a fault, by the faulting instruction.
         label_targets: branch targets of static keys.
+        static_call_keys: the address of each static call, and of its struct static_call_key.
         jump_table: address and bytes of its jump table.
-        call_table: address and bytes of its table of static calls.
         tracepoint_table: address of its list of tracepoints, and their number.
         event_table: address of its list of trace events, and their number.
     """
@@ -72,8 +72,8 @@ class Module:
     orc: Orc | None
     fixups: Mapping[int, int]
     label_targets: U64
+    static_call_keys: tuple[U64, U64]
     jump_table: tuple[int, bytes] = (0, b"")
-    call_table: tuple[int, bytes] = (0, b"")
     tracepoint_table: tuple[int, int] = (0, 0)
     event_table: tuple[int, int] = (0, 0)
 
@@ -231,7 +231,8 @@ class LinuxModules:
         text = self._text(reader)
         # The tables still have entries for init code, which the kernel has freed.
         jumps = _within(reader.relative("jump_entries", "num_jump_entries", 16), text)
-        calls = _within(reader.relative("static_call_sites", "num_static_call_sites", 8), text)
+        calls = reader.relative("static_call_sites", "num_static_call_sites", 8)
+        keys = reader.relative("static_call_sites", "num_static_call_sites", 8, 4)
         faulting = reader.relative("extable", "num_exentries", self._exception_size)
         fixups = reader.relative("extable", "num_exentries", self._exception_size, 4)
         return Module(
@@ -244,13 +245,13 @@ class LinuxModules:
             _points(jumps, self._label_size)
             if self._label_size
             else _sized(kernel, jumps, {0xE9: 5, 0x0F: 5}, 2),
-            _sized(kernel, calls, {0x0F: 6}, 5),
+            _sized(kernel, _within(calls, text), {0x0F: 6}, 5),
             self._forbidden(reader),
             self._orc(reader),
             dict(zip(faulting.tolist(), fixups.tolist(), strict=True)),
             reader.relative("jump_entries", "num_jump_entries", 16, 4),
+            (calls, keys & ~np.uint64(STATIC_CALL_FLAGS)),
             reader.table("jump_entries", "num_jump_entries", 16),
-            reader.table("static_call_sites", "num_static_call_sites", 8),
             reader.counted("tracepoints_ptrs", "num_tracepoints"),
             reader.counted("trace_events", "num_trace_events"),
         )

@@ -105,6 +105,9 @@ _BUG_TABLE = "__start___bug_table", "__stop___bug_table", "__bug_table"
 # Bytes of an entry: address, file, line, flags and, since Linux 6.19, format.
 _BUG_SIZES = (12, 16)
 SHF_EXECINSTR = 4  # a flag of sections
+# Lowest bits of the address of the key in a struct static_call_site (the kernel's
+# include/linux/static_call_types.h).
+STATIC_CALL_FLAGS = 3
 
 
 class KernelTables:
@@ -291,11 +294,9 @@ class KernelTables:
 
     @cached_property
     def static_call_keys(self) -> tuple[U64, U64]:
-        """The address of each site of a static call, and of its struct static_call_key.
-
-        The lowest bits of a key in the table are flags (include/linux/static_call_types.h)."""
+        """The address of each site of a static call, and of its struct static_call_key."""
         table = self._static_call_table
-        return self._relative(table, 8), self._relative(table, 8, 4) & ~np.uint64(3)
+        return self._relative(table, 8), self._relative(table, 8, 4) & ~np.uint64(STATIC_CALL_FLAGS)
 
     @cached_property
     def static_calls(self) -> Spans:

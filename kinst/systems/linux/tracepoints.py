@@ -49,7 +49,6 @@ U64 = npt.NDArray[np.uint64]
 
 _POINT = "__tracepoint_"
 _CALLED = "__traceiter_"
-_CALL_FLAGS = 3  # lowest bits of the key in a struct static_call_site
 _TOGETHER = 1 << 16  # bytes between structures that are read at once
 _WORD, _DISTANCE, _LONGEST = 8, 4, 8  # bytes
 _FURTHEST = 100  # instructions from the target of a static key's jump to the call
@@ -264,11 +263,7 @@ class LinuxTracepoints:
         slide = np.uint64(self._kernel.slide & MASK)
         code, keys = self._tables.static_call_keys
         parts = [(code + slide, keys + slide)]
-        for start, raw in (module.call_table for module in self._modules.all):
-            words = np.frombuffer(raw, "<i4").astype(np.int64)
-            words += np.arange(len(words), dtype=np.int64) * 4
-            pairs = (words.astype(np.uint64) + np.uint64(start)).reshape(-1, 2)
-            parts.append((pairs[:, 0], pairs[:, 1] & ~np.uint64(_CALL_FLAGS)))
+        parts += [module.static_call_keys for module in self._modules.all]
         return np.concatenate([c for c, _ in parts]), np.concatenate([k for _, k in parts])
 
     def _calls(self, static: int) -> list[int]:
