@@ -268,18 +268,18 @@ def found_messages() -> dict[str, list[FoundMessage]]:
     return {path: messages for path, messages in found.items() if messages}
 
 
-def page() -> str:
-    """Return the text of docs/messages.md."""
+def page(found: Mapping[str, Sequence[FoundMessage]]) -> str:
+    """Return the text of docs/messages.md, which lists the found messages of each module."""
     parts: list[str] = [HEAD]
-    for path, messages in found_messages().items():
+    for path, messages in found.items():
         parts.append(f"\n## {path}\n\n" + "".join(message.line() for message in messages))
     return "".join(parts)
 
 
 def main(words: Sequence[str]) -> int:
     if "--check" in words:
-        return int(not PAGE.exists() or PAGE.read_text() != page())
-    PAGE.write_text(page())
+        return int(not PAGE.exists() or PAGE.read_text() != page(found_messages()))
+    PAGE.write_text(page(found_messages()))
     return 0
 
 

@@ -9,6 +9,7 @@ that calls the function of the `kinst` script and ends with its exit status.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -17,14 +18,23 @@ import time
 from importlib import import_module
 
 import kinst
+from kinst import machines
 from kinst.cli import command as cli
+from kinst.cli import options
+
+WARM = """BEGIN { self->a = 1; b[1] = "x"; @[b[1]] = count(); printf("%d %s", self->a, b[1]); }
+    BEGIN { @q = quantize(1); trace(strlen(b[1])); exit(0); }"""
 
 
 def prepare() -> None:
     """Load all of kinst and compile a program with LLVM, so that no fork has to."""
-    import_module("kinst.cli.tracing")  # the command's own import is inside of main()
+    # The command imports these inside of functions, or by the names in a folder.
+    for name in ("kinst.cli.tracing", *(f"kinst.machines.{kind}" for kind in machines.names())):
+        import_module(name)
+    options.parse(["-q", "-n", WARM])
     with kinst.host() as machine:
-        machine.run("BEGIN { exit(0); }")
+        machine.run(WARM)
+    gc.freeze()  # a collection in a fork would copy the pages of all objects
 
 
 def child(request: dict[str, object]) -> None:

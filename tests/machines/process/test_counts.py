@@ -10,6 +10,7 @@ import pytest
 
 from tests import ROOT
 from tests.machines.process.stepped import built, counted, needs_programs, stepped
+from tests.tiers import draws
 
 pytestmark = needs_programs
 # Share of its instructions that a program may lose at most because only a trap could plant them.
@@ -65,13 +66,14 @@ def test_each_way_of_planting_counts_the_same(
     assert found.counts
 
 
+@pytest.mark.drawn
 def test_every_instruction_of_a_stripped_gzip(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """Debian's gzip has no symbols: its unwind tables say where its functions are."""
     text = tmp_path / "text"
-    text.write_bytes((ROOT / "docs" / "kinst.1").read_bytes()[:20_000])
+    text.write_bytes((ROOT / "docs" / "kinst.1").read_bytes()[: draws(3_000, 20_000)])
     planted, hits = compare(["/usr/bin/gzip", "-1", "-n", "-c", text], tmp_path, capfdbinary)
-    assert planted > 10_000 and hits > 1_000_000
+    assert planted > 10_000 and hits > draws(200_000, 1_000_000)
     whole = subprocess.run(["gzip", "-1", "-n", "-c", text], capture_output=True, check=True)
     assert len(whole.stdout) > 1000
