@@ -67,10 +67,15 @@ debug_index() {
 # time.
 kernel() {
     local of_last_time=$venv/.kinst-kernel-$1${2:+-$2}
-    [ "$(cat "$of_last_time" 2>/dev/null)" != "$(kernel_key "$1")" ] || return 0
+    ! is_unchanged "$of_last_time" "$(kernel_key "$1")" || return 0
     # Prints only if there was something to fetch.
     $venv/bin/python setup/fetch_kernel.py "$@" || return
     kernel_key "$1" >"$of_last_time"
+}
+
+# is_unchanged FILE KEY: true if KEY names at least one file and is what FILE has from the last time.
+is_unchanged() {
+    [ -n "$2" ] && [ "$(cat "$1" 2>/dev/null)" = "$2" ]
 }
 
 kernel_key() {
@@ -82,7 +87,7 @@ kernel_key() {
 newer_qemu() {
     local folder program machine proof=$venv/.kinst-newer-qemu
     folder=$cache/tests/qemu-10/bin
-    [ "$(cat "$proof" 2>/dev/null)" != "$(newer_qemu_key)" ] || return 0
+    ! is_unchanged "$proof" "$(newer_qemu_key)" || return 0
     [ -d "$folder" ] || say "fetching Debian 13's QEMU"
     PYTHONPATH=. $venv/bin/python tools/newer_qemu.py || return
     for program in "$folder"/qemu-system-*; do
