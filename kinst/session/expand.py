@@ -29,9 +29,10 @@ from kinst.image.dwarf.expressions import NotHereError
 from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.loaded_images import LoadedImage, LoadedImages, Move, running_index
 from kinst.providers import load_all, of_instructions
-from kinst.session.compile import parse_request, with_programs
+from kinst.session.check import with_programs
 from kinst.session.compiled import Compiled
 from kinst.session.machine import frames_finder
+from kinst.session.parse import parse_request
 from kinst.session.report import Report
 from kinst.session.request import Request
 from kinst.session.values import StartedMachine

@@ -22,7 +22,8 @@ from kinst.image.elf_file import ElfFile, open_file
 from kinst.image.loaded_images import LoadedImages, moved_by
 from kinst.image.relocations import placed
 from kinst.image.type_files import FileTypes, ImagePaths
-from kinst.session.compile import compile_request, with_programs
+from kinst.session.check import with_programs
+from kinst.session.compile import compile_request
 from kinst.session.expand import expanded
 from kinst.session.kernel import RunningKernel
 from kinst.session.kernel_files import isa_of_file

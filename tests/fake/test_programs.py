@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kinst.session import compile as compiling
+from kinst.session import check as checking
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_reference import steps
 from tests.fake.fake_tracing import Traced, trace
@@ -248,13 +248,13 @@ def test_a_program_is_checked_twice_at_most(isa: str, monkeypatch: pytest.Monkey
     """A program is checked as written, and again after $target, inline functions and local
     variables have been replaced."""
     checked: list[object] = []
-    plain = compiling.compile_programs
+    plain = checking.compile_programs
 
     def counting(programs: Any, environment: Any) -> object:
         checked.append(programs)
         return plain(programs, environment)
 
-    monkeypatch.setattr(compiling, "compile_programs", counting)
+    monkeypatch.setattr(checking, "compile_programs", counting)
     program = """
         kinst::mix:entry /pid != $target/ { @in = count(); }
         kinst::leaf:0 { @ = sum(locals->a); }"""

@@ -12,9 +12,11 @@ from kinst.dlang import typed
 from kinst.dlang.check import checker
 from kinst.dlang.walk import find
 from kinst.isa import load
-from kinst.session import compile as compiling
-from kinst.session.compile import compile_request, parse_request, with_programs
+from kinst.session import parse
+from kinst.session.check import with_programs
+from kinst.session.compile import compile_request
 from kinst.session.compiled import Compiled
+from kinst.session.parse import parse_request
 from kinst.session.request import Request
 
 ISA = load("amd64")
@@ -46,7 +48,7 @@ def values(compiled: Compiled) -> list[int]:
 def test_no_target_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request("BEGIN { trace(1); }")
     before = compile_request(asked, ISA, 0)
-    with counted(monkeypatch, compiling, "parse_option") as parsed:
+    with counted(monkeypatch, parse, "parse_option") as parsed:
         programs = parse_request(asked, 4711, before=before.programs)
     assert not parsed
     with counted(monkeypatch, checker, "_checked") as checked:
@@ -57,7 +59,7 @@ def test_no_target_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_texts_with_target_are_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request("BEGIN { trace(1); }", "END /pid == $target/ { trace(2); }")
     before = compile_request(asked, ISA, 0)
-    with counted(monkeypatch, compiling, "parse_option") as parsed:
+    with counted(monkeypatch, parse, "parse_option") as parsed:
         programs = parse_request(asked, 4711, before=before.programs)
     assert len(parsed) == 1
     after = with_programs(asked, before, programs, ISA)

@@ -1,0 +1,150 @@
+"""Syntax trees of a request to one checked program.
+
+compile_program() checks the user's own trees, expand() those that it made from them.
+
+Tested by tests/session/test_compile_once.py.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from kinst.codegen.subroutines import prototypes
+from kinst.core.dialect import Dialect
+from kinst.core.dtypes import DType
+from kinst.core.errors import KinstError
+from kinst.core.probe import ProbePattern
+from kinst.core.registers import RegisterNames
+from kinst.core.types import TypeSource, as_named
+from kinst.dlang import typed
+from kinst.dlang.api import (
+    Environment,
+    combine,
+    compile_programs,
+)
+from kinst.dlang.check.actions import destructive_name, is_destructive
+from kinst.dlang.check.calls import destructive_calls
+from kinst.dlang.check.measures import measures_of
+from kinst.dlang.syntax import tree
+from kinst.dlang.vocabulary.d_options import (
+    Options,
+    parse_only,
+    parse_rate,
+    parse_size,
+)
+from kinst.dlang.walk import expressions
+from kinst.isa import register_hint
+from kinst.patch.ways import plant_rules
+from kinst.providers import argument_types, interfaces
+from kinst.session.compiled import Compiled
+from kinst.session.parse import options_of
+from kinst.session.request import Request
+from kinst.session.sizes import TRAMPOLINES, check_buffers, fitted
+from kinst.sugar.locals import provisional
+
+GLOB = frozenset("*?[")
+
+
+def check_programs(
+    request: Request,
+    programs: tuple[tree.ProgramNode, ...],
+    isa: RegisterNames,
+    types: TypeSource | None,
+    dialect: Callable[[], Dialect],
+    measures: Mapping[str, typed.Measure] = {},
+) -> Compiled:
+    """Check syntax trees as one program, and return the checked program.
+
+    Args:
+        programs: one syntax tree for each program of the request, in the same order.
+        measures: what each aggregation measures, by its name, if that was found before in the
+            user's own program; empty if `programs` are the user's own.
+    """
+    options = options_of(request, programs)
+    environment = Environment(
+        {r.d_name: r.index for r in isa.registers},
+        options.strsize,
+        types,
+        arguments=partial(argument_types, types=types) if types is not None else None,
+        register_hint=partial(register_hint, isa),
+        stackframes=options.stackframes,
+        ustackframes=options.ustackframes,
+        jstackframes=options.jstackframes,
+        providers=interfaces(),
+        subroutines=prototypes(),
+        measures={**measures_of(combine(programs)), **measures},
+        dialect=dialect,
+    )
+    ways = _local_type(types), _local_names(types)
+    program = compile_programs([provisional(p, *ways) for p in programs], environment)
+    _check_destructive(program, options)
+    check_buffers(options, program)
+    options = fitted(options, program, request.cpus)
+    texts, first = [], 0
+    for text, one in zip(request.programs, programs, strict=True):
+        texts.append((text, tuple(range(first, first + len(one.clauses)))))
+        first += len(one.clauses)
+    own = dict((*program.options, *request.settings))
+    room = parse_size("scratch", own["scratch"]) if "scratch" in own else TRAMPOLINES
+    only = parse_only("only", own["only"]) if "only" in own else ""
+    batch = parse_rate("batch", own["batch"]) / 1e9 if "batch" in own else 0
+    return Compiled(
+        tuple(texts), programs, program, options, plant_rules(own.get("plant", "")), room, types,
+        batch, only, dialect,
+    )  # fmt: skip
+
+
+def with_programs(
+    request: Request, before: Compiled, programs: tuple[tree.ProgramNode, ...], isa: RegisterNames
+) -> Compiled:
+    """Check other syntax trees in place of a request's programs, and return the checked program.
+
+    Returns `before` itself if no tree has changed. Raises DError.
+
+    Args:
+        before: the request's programs as they were checked.
+        programs: one syntax tree for each program of the request, in the same order.
+    """
+    if all(map(operator.is_, programs, before.programs)):
+        return before
+    measures = {one.name: one.measure for one in before.program.aggregations}
+    return check_programs(request, programs, isa, before.types, before.dialect, measures)
+
+
+def _check_destructive(program: typed.TypedProgram, options: Options) -> None:
+    """Raise KinstError if a program has a destructive action without -w, or an action that kinst
+    does not support.
+    """
+    for clause in program.clauses:
+        names = list(destructive_calls(tuple(expressions(clause))))
+        names += [destructive_name(action) for action in clause.actions if is_destructive(action)]
+        if names and not options.destructive:
+            message = f"could not enable tracing: destructive actions not allowed: {names[0]}( )"
+            raise KinstError(message, "-w permits them")
+        for action in clause.actions:
+            if isinstance(action, typed.RefusedAction):
+                raise KinstError(f"{action.span}: there is no {action.name}(): {action.reason}")
+
+
+def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType | None]:
+    def type_of(pattern: ProbePattern, name: str) -> DType | None:
+        """Return the type of a local variable of the function that a description names; None if it
+        is not known.
+        """
+        module = "" if GLOB & set(pattern.module) else pattern.module
+        plain = pattern.function.partition("@")[0]
+        found = None if types is None else types.local(plain, name, module)
+        return None if types is None or found is None else as_named(found, types)
+
+    return type_of
+
+
+def _local_names(types: TypeSource | None) -> Callable[[ProbePattern], Sequence[str]]:
+    def names_of(pattern: ProbePattern) -> Sequence[str]:
+        """Return the names of the local variables of the function that a description names."""
+        module = "" if GLOB & set(pattern.module) else pattern.module
+        return () if types is None else types.locals(pattern.function.partition("@")[0], module)
+
+    return names_of
