@@ -18,7 +18,6 @@ import time
 from importlib import import_module
 
 import kinst
-from kinst import machines
 from kinst.cli import command as cli
 from kinst.cli import options
 
@@ -28,10 +27,8 @@ WARM = """BEGIN { self->a = 1; b[1] = "x"; @[b[1]] = count(); printf("%d %s", se
 
 def prepare() -> None:
     """Load all of kinst and compile a program with LLVM, so that no fork has to."""
-    # The command imports these inside of functions, or by the names in a folder.
-    for name in ("kinst.cli.tracing", *(f"kinst.machines.{kind}" for kind in machines.names())):
-        import_module(name)
-    options.parse(["-q", "-n", WARM])
+    import_module("kinst.cli.tracing")  # the command's own import is inside of main()
+    options.parse(["-q", "-n", WARM])  # this loads every kind of machine
     with kinst.host() as machine:
         machine.run(WARM)
     gc.freeze()  # a collection in a fork would copy the pages of all objects
