@@ -151,7 +151,7 @@ class RecordBody:
     """Work of a probe that writes one record to this CPU's ring (core/layout.py RECORD_*) without a
     call.
 
-    If the record cannot be written at once (no room, an NMI within a clause), `otherwise` is called
+    If the record cannot be written (no room, an NMI within a clause), `otherwise` is called
     instead.
 
     Interrupts stay as they are, so an interrupt handler may write records while this record is

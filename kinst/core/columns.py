@@ -175,8 +175,7 @@ class Flows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrampolineBatch:
-    """Requests for trampolines, to be made together: of marked instructions whose probes only
-    count.
+    """Trampolines that are to be made together, for marked instructions whose probes only count.
 
     Attributes:
         columns: the instructions.

@@ -182,7 +182,8 @@ def _fields_for_methods(cls: type) -> list[_Field]:
 
 
 def _read(name: str, default: Any) -> _Field:
-    """Return a field by its default value, which may be what dataclasses.field() returned.
+    """Return the facts about a field, from its name and the value that the class assigns to it: a
+    default value, or the result of dataclasses.field().
 
     Raises:
         ValueError: instances would share a default value that can be changed.

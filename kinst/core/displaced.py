@@ -85,8 +85,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Onward:
-    """Where a trampoline leads when its successors are planted: into their trampolines instead of
-    original code (a chain).
+    """Where control goes after the displaced instruction of a trampoline: into the trampolines of
+    the next instructions if these are planted (a chain), otherwise to the original code.
 
     Attributes:
         links: address of a planted instruction -> address of its trampoline.
@@ -104,8 +104,8 @@ class Onward:
     dead: Mapping[int, int] = field(default_factory=dict)
 
     def of(self, address: int) -> int:
-        """Return where control goes instead of to an original instruction: to its trampoline, or to
-        the address itself if it has none."""
+        """Return the address of the trampoline of the original instruction at `address`; `address`
+        itself if this instruction has no trampoline."""
         return self.links.get(address, address)
 
 

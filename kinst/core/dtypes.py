@@ -258,8 +258,8 @@ class StackType(DType):
     program counter first, then return addresses, then zeros.
 
     Attributes:
-        user: whether the stack is the current process's. USER_WORDS words about that process then
-            come before the addresses.
+        user: whether the stack is the current process's. In such a stack, USER_WORDS words about
+            the process come before the addresses.
     """
 
     frames: int

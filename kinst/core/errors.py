@@ -100,5 +100,5 @@ class ScratchUsedUpError(KinstError):
 
 
 class UnmappedError(TargetError):
-    """An error: nothing is mapped at an address of a kernel, or of the file that is read in place
-    of a kernel."""
+    """An error: nothing is mapped at an address of a kernel, or at an address of the file that is
+    read in place of a kernel."""

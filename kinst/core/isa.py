@@ -143,7 +143,7 @@ class StoppingIsa(ABC):
         instructions (auipc and jalr on riscv64); None for any other pair.
 
         Args:
-            first: the instruction directly before `second`, which has run.
+            first: the instruction directly before `second`; it has run.
             second: the instruction that jumps.
         """
         return None
@@ -198,9 +198,9 @@ class StoppingIsa(ABC):
         pointer is not null.
 
         Returns the instruction's address and bytes, and where the arguments of the call are when
-        that instruction is about to run. None if anything but the test for null branches between
-        the instruction and the call, if control may enter between them, or if the arguments are
-        not known.
+        that instruction is about to run. None if there is another branch than the test for null
+        between the instruction and the call, if control may enter between them, or if the arguments
+        are not known.
 
         Args:
             pieces: (address, code) of every part of the function.
@@ -385,8 +385,8 @@ class PlantingIsa(StoppingIsa):
         """Return code that hooks a C function of the kernel at its first instruction: (patch to
         write at `address`, stub to write at `to`). Return Refused if the function cannot be hooked.
 
-        The stub calls hook(arg0), a C function. If that returns 0, the original function runs; if
-        that returns 1, the original function returns at once.
+        The stub calls hook(arg0), a C function. If hook() returns 0, the original function runs; if
+        hook() returns 1, the original function does not run and returns 0.
 
         Args:
             code: the function's first HOOK_BYTES bytes (core/system.py), or all of them if it is

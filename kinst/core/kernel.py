@@ -54,7 +54,8 @@ class Kernel(Protocol):
         ...
 
     def fetch(self, functions: Sequence[Function]) -> None:
-        """Read the code of many functions in one go, for later calls."""
+        """Read the code of many functions with few reads of memory, and cache it for later calls of
+        other methods."""
         ...
 
     def beginning(self, function: Function) -> Sequence[Instruction]:
@@ -229,7 +230,7 @@ class Found:
 
 
 class Provider(Protocol):
-    """Base class of providers: each file of kinst.providers has one. Only match() must be
+    """Base class of providers; each file of kinst.providers has a provider. Only match() must be
     defined."""
 
     name: str

@@ -135,8 +135,8 @@ class Bearings:
 
 
 class Terminal(Protocol):
-    """A terminal that is connected to a traced command. Without one, the command has no input and
-    its output is a pipe."""
+    """A terminal that is connected to a traced command. Without a terminal, the command has no
+    input and its output is a pipe."""
 
     def size(self) -> tuple[int, int]:
         """Return (rows, columns)."""
@@ -208,8 +208,8 @@ class MachineConfig:
         boot: how the system is booted; None if no system is known.
         virtual_layout: where the system maps its kernel; None if no system is known.
         runs_command: whether a command will be run on the machine.
-        read_only: whether the caller only reads memory, and runs and writes nothing. A saved state
-            is enough then.
+        read_only: whether the caller only reads memory, and runs and writes nothing, so that a
+            saved state is enough.
         scratch: minimum size in bytes of the memory to set aside for scratch.
         image: the file with the kernel's symbols, for messages.
         cache: folder of files that are cached for this host.

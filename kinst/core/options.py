@@ -66,7 +66,7 @@ NO_OPTIONS = MachineOptions()
 @dataclass(frozen=True, slots=True)
 class Option:
     """An option of the command line. An option of a machine is also a keyword parameter of
-    kinst.boot() and the like, named as `field` says."""
+    kinst.boot() and the like; the value of `field` is the parameter's name."""
 
     # The option as it is written: "-c", "--cpus".
     name: str
@@ -110,8 +110,8 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A combination of options that is an error: one of `given` and one of `beside` were given, and
-    none of `without`. All three are names of fields."""
+    """An error in a combination of options: the user gave one of the options `given` and one of the
+    options `beside`, and none of the options `without`. All three are tuples of field names."""
 
     given: tuple[str, ...]
     # The error message.  {given} and {beside} become the options that were given; the name of any

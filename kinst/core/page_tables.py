@@ -138,10 +138,11 @@ class Paging(ABC):
 
     def roots_of(self, registers: Mapping[str, int]) -> tuple[Root, ...]:
         """Return the top-level tables that may be the kernel's: root_of() and, if a CPU in the
-        kernel can still have the tables of user mode (page table isolation), a second one. The
-        table that maps more of the kernel is the kernel's.
+        kernel can still have the tables of user mode (page table isolation), the table of user
+        mode. The table that maps more of the kernel is the kernel's.
 
-        Raises TargetError as root_of() does."""
+        Raises TargetError as root_of() does.
+        """
         return (self.root_of(registers),)
 
     def translates(self, registers: Mapping[str, int]) -> bool:

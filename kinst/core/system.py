@@ -68,7 +68,7 @@ class Access:
         string: whether the value is text.
         address: where the chain starts if per_cpu is None.
         thread: whether the chain starts at the current thread's address, which the kernel keeps in
-            a register (PerCpu.thread_asm). per_cpu is None then.
+            a register (PerCpu.thread_asm). If so, per_cpu is None.
     """
 
     per_cpu: int | None
@@ -124,7 +124,8 @@ class Unwinder:
     Attributes:
         address: address of a C function (saved registers, u64 store[], u32 entries, u32 skip). It
             stores the saved program counter, then return addresses, `entries` at most, and returns
-            how many it has stored. In any context it checks stacks before reading them.
+            how many it has stored. It may be called in any context, because it checks a stack
+            before it reads it.
         size: bytes of the saved registers; bytes without a register or constant are zero.
         registers: (offset in the saved registers, D name of a register; "" for the program
             counter).
@@ -209,9 +210,9 @@ class Threads:
     """How to find all threads of the kernel and their stacks in memory. Offsets are in bytes from
     the start of a thread's structure, unless another structure is named.
 
-    The first threads of all processes form one circular list; all threads of a process form a
-    second one. A link is a part of a structure that makes it a member of a list: its first word is
-    the address of the next member's link.
+    The first threads of all processes form one circular list; all threads of a process form another
+    list. A link is a part of a structure that makes it a member of a list: its first word is the
+    address of the next member's link.
 
     Attributes:
         first: address of the structure of one first thread that always exists.
@@ -539,7 +540,8 @@ class Tracepoints(Protocol):
     def switched(
         self, switches: Collection[int], *, on: bool
     ) -> Sequence[tuple[int, bytes]] | None:
-        """Return the writes (address, bytes) that turn switches on for kinst, or that end this.
+        """Return the writes (address, bytes) that turn switches on for kinst, or that turn them off
+        again if only kinst uses them.
 
         After the writes, the system can still turn the same switches on and off for its own users.
         The machine must be stopped.
@@ -550,7 +552,7 @@ class Tracepoints(Protocol):
 
         Args:
             switches: TracepointSite.switch of each switch.
-            on: True to turn the switches on for kinst, False to end this.
+            on: True to turn the switches on for kinst, False to undo that.
         """
         ...
 

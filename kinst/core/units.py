@@ -29,7 +29,7 @@ def count_text(value: float) -> str:
 
 
 def value_text(value: float, unit: str) -> str:
-    """Return a number as short text with its unit: 20 µs, 1.5 ms; without one if the unit is not
+    """Return a number as short text with its unit: 20 µs, 1.5 ms; without a unit if the unit is not
     known: 64k."""
     if unit not in UNITS:
         return count_text(value)

@@ -145,8 +145,8 @@ class Btf:
         return None
 
     def record(self, type_id: int) -> tuple[int, int, int, int]:
-        """Return the start of a type's record: (info word, string offset of the type's name, the
-        word that is a size or a type id (struct btf_type), index of the word after these three)."""
+        """Return the start of a type's record (struct btf_type) as (info word, string offset of the
+        type's name, third word: a size or a type id, index of the word after these three)."""
         at = int(self._starts[type_id - 1])
         name, info, third = (int(w) for w in self._words[at : at + 3])
         return info, name, third, at + 3

@@ -1,5 +1,5 @@
-"""Check whether a file's BTF contains a name, without reading its types; a misspelled name is
-reported early by this.
+"""Check whether a file's BTF contains a name, without reading its types, so that a misspelled name
+is reported early.
 
 Tested by tests/image/test_btf_types.py.
 """

@@ -287,8 +287,8 @@ class DebugInfo:
 
     def symbol(self, name: str) -> Symbol | None:
         """Return the ELF symbol with this name, with its D type; None if there is no such symbol.
-        If several symbols have the name, a global one is preferred, otherwise the first is
-        returned."""
+        If several symbols have the name, return a global symbol if one of them is global, otherwise
+        the first symbol."""
         symbols = self.elf.symbols
         indexes = symbols.indexes(name)
         if not indexes:

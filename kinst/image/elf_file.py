@@ -79,7 +79,7 @@ class ElfSegment:
         kind: PT_*.
         flags: PF_*.
         offset: bytes from the start of the file.
-        address: as loaded.
+        address: p_vaddr, the linked address at which the segment is loaded.
         file_size: bytes in the file.
         size: bytes in memory.
     """

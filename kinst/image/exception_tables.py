@@ -44,7 +44,8 @@ class FrameEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """What entries of .eh_frame have in common (a CIE): the encodings of their addresses.
+    """A common information entry (CIE) of .eh_frame: the encodings of addresses in the FDEs that
+    refer to it.
 
     Attributes:
         address: encoding of the function's address.

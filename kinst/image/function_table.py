@@ -51,10 +51,10 @@ class _Arrays:
 class FunctionTable:
     """Functions of one linked image that runs `slide` bytes above its linked addresses.
 
-    Symbols at one address are names of one function. Its canonical name is a global one rather than
-    a weak or local one, and among equals the one with the fewest leading underscores. A function
-    ends where its symbol's size says, but at the next symbol at the latest. An assembly label
-    outside of every function extends to the next symbol.
+    Symbols at one address are names of one function. Its canonical name is a global name if there
+    is one, otherwise a weak or a local name; among equals, the name with the fewest leading
+    underscores. A function ends where its symbol's size says, but at the next symbol at the latest.
+    An assembly label outside of every function extends to the next symbol.
     """
 
     def __init__(

@@ -88,11 +88,11 @@ class Orc:
         return len(self._starts)
 
     def rule(self, address: int) -> OrcRule | None:
-        """Return the rule to find the caller's frame at a linked address; None if ORC gives no way
-        to a caller.
+        """Return the rule to find the caller's frame at a linked address; None if ORC gives no such
+        rule.
 
-        That is so if the table has no information, at the end of the stack, in exception and entry
-        frames (above them are the saved registers, not a return address), and if the frame's
+        ORC gives no rule if the table has no information, at the end of the stack, in exception and
+        entry frames (above them are the saved registers, not a return address), and if the frame's
         address must first be loaded from memory.
         """
         index = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1

@@ -77,11 +77,12 @@ class ProgramElf(Elf):
 
     @cached_property
     def code_pointers(self) -> U64:
-        """Linked addresses that control may come to by something other than the program's code,
-        ascending, each once.
+        """Linked addresses of code to which control may come although no instruction of the program
+        names them; ascending, each once.
 
         They are the landing pads of exceptions, and the numbers in the program's data that are
-        addresses in its code. Some of these numbers may mean something else."""
+        addresses in its code. Some of these numbers may mean something else.
+        """
         found = [np.array(landing_pads(self), np.uint64)]
         ranges = self.code_segments
         low, high = min(start for start, _ in ranges), max(end for _, end in ranges)

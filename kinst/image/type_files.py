@@ -37,8 +37,8 @@ class ImagePaths:
 
     Attributes:
         kernel: returns the path of the kernel's debug file.
-        modules: returns the path of a file for each module, by module name. It is a file with debug
-            information, if the module has one.
+        modules: returns the path of a file for each module, by module name: of a file with debug
+            information, if the module has such a file.
         debug: opens the files.
         module_debug: takes the name of a module whose file in `modules` has no DWARF; returns the
             path of another file of the module that has DWARF, or None.

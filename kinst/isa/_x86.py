@@ -52,7 +52,8 @@ def codes_of(names: str) -> frozenset[int]:
 
 
 def never_falls_through() -> frozenset[int]:
-    """Return iced-x86's codes of the instructions after which compilers put breakpoints that are
+    """Return iced-x86's codes of the instructions after which control never continues with the next
+    instruction (returns, jumps, ud2). Compilers put breakpoints after these instructions, which are
     never executed."""
     return codes_of(ENDS)
 

@@ -200,8 +200,8 @@ def busybox(isa: str, progress: Progress) -> Path:
 
 
 def _busybox_of(isa: str) -> Path | None:
-    """Return the busybox for an ISA that is in the cache, that of a fetched kernel or one that was
-    fetched alone; None if there is none."""
+    """Return the path of a busybox for an ISA in the cache: that of a fetched kernel, or a busybox
+    that was fetched alone; None if the cache has none."""
     ready = prepared(isa)
     alone = cache_folder() / "busybox" / isa / "bin/busybox"
     return ready.busybox if ready else alone if alone.exists() else None
@@ -385,8 +385,8 @@ def _download(
 
 
 def _check_room(work: Path, room: int) -> None:
-    """Raise KinstError if the disk has less than `room` bytes free. Files that are already in
-    `work` count as free."""
+    """Raise KinstError if the disk has less than `room` bytes free. The bytes of files that are
+    already in `work` count as free."""
     free = shutil.disk_usage(work).free
     need = room - sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
     if free < need:

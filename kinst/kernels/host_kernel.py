@@ -59,8 +59,9 @@ def files(root: Path = Path("/"), release: str = "") -> RunningFiles:
 
 
 def debug_places(root: Path, release: str) -> tuple[Path, ...]:
-    """Return the paths at which the vmlinux with symbols of a release may be: those of Debian's
-    packages, of Fedora's and others', and of a kernel that was built on this machine."""
+    """Return the paths at which the vmlinux with symbols of a release may be: the paths in packages
+    of Debian, Fedora and other distributions, and the path of a kernel that was built on this
+    machine."""
     modules = root / _MODULES.relative_to("/") / release
     debug = root / _DEBUG.relative_to("/")
     return (

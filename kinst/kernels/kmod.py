@@ -1,5 +1,5 @@
-"""Kernel module files of one release: finding the file of a module, and those of the modules that
-it depends on.
+"""Kernel module files of one release: finding the file of a module, and the files of the modules
+that this module depends on.
 
 The .modinfo section holds key=value strings; depends lists module names (modinfo(8)). Names of
 modules have "_" where their files may have "-". Since Debian 13 the files are compressed by xz(1).

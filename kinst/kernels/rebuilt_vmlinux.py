@@ -121,8 +121,8 @@ def running_build_id(notes: Path) -> str:
 
 
 def with_symbols(elf: Elf, kallsyms: Path) -> bytes:
-    """Return the bytes of an ELF file with a symbol table appended, whose addresses are linked
-    addresses.
+    """Return the bytes of an ELF file with a symbol table appended. The values of the symbols are
+    linked addresses.
 
     Args:
         elf: the stripped vmlinux of the running kernel.

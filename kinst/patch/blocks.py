@@ -1,9 +1,11 @@
-"""Blocks: one counter for all instructions of a straight line that are only counted.
+"""Blocks: groups of instructions that follow one another and share one counter, because their
+probes only count and control passes them in order.
 
-If trampolines fall into one another, a thread that runs the first of them runs them all, unless an
-instruction faults and the kernel continues elsewhere. So a block ends with an instruction that may
-fault on purpose or that branches, and a target of the chain's branches begins a block. A block
-counts once, at the first instruction where the flags that counting changes are dead.
+If control falls from each trampoline into the next one, a thread that runs the first of them runs
+them all, unless an instruction faults and the kernel continues elsewhere. So a block ends with an
+instruction that may fault on purpose or that branches, and a target of the chain's branches begins
+a block. A block counts once, at the first instruction where the flags that counting changes are
+dead.
 
 Control may also enter at an instruction in the middle, by that instruction's own patch or by the
 patch of a run that begins there: after a sleep during planting, a return, a computed jump. Such a

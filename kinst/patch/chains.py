@@ -1,16 +1,17 @@
 """Chains: which trampolines lead straight into which others (docs/chains.md).
 
-Suppose that the next instruction, or a branch target, is planted as well. Then control need not go
-back to the kernel's text only to leave it again by the next patch: it continues in the trampoline
-of that next site. Every site keeps its own patch, so a thread that comes another way (a return, a
+If the next instruction, or a branch target, is planted as well, control need not go back to the
+kernel's text only to leave it again by the next patch. It continues in the trampoline of that next
+site instead. Every site keeps its own patch, so a thread that comes another way (a return, a
 computed jump, from inside the function) is counted all the same: a chain changes what a hit costs,
 never what is counted.
 
 Trampolines lie in the order of their sites, so that control falls from one into the next without a
-jump. A thread could then stay in a chain for as long as a loop of the function runs, even after the
-patches are gone. In that order each loop has a link that leads backward. The trampoline that the
-link leads to, a head, begins with an instruction that a jump fits over. Unplanting writes a jump to
-the original instruction there, and a thread that was inside leaves the chain within one turn.
+jump. So a thread could stay in a chain for as long as a loop of the function runs, even after the
+patches are gone. In the order of the sites, each loop has a link that leads backward. The
+trampoline that the link leads to, a head, begins with an instruction that a jump fits over.
+Unplanting writes a jump to the original instruction there, and a thread that was inside leaves the
+chain within one turn.
 """
 
 from __future__ import annotations

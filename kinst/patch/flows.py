@@ -1,5 +1,5 @@
-"""Where control goes from each of many instructions, computed for all of them at once and stored in
-numpy columns.
+"""Where control goes from each of many instructions, computed for all of them together and stored
+in numpy columns.
 
 Tested by tests/patch/test_gates.py and tests/patch/test_lines_of_runs.py.
 """
@@ -19,8 +19,8 @@ def flows_of(columns: Columns, isa: Isa) -> Flows:
     """Return where control goes from each instruction, as far as the ISA alone knows: no
     instruction is said to fault.
 
-    The ISA decodes all instructions with marks (Columns.marks) at once by Isa.leads(). Of all other
-    instructions, it decodes one for each encoding by Isa.flow().
+    Isa.leads() finds this for all instructions with marks (Columns.marks) in one call. All other
+    instructions are grouped by encoding, and Isa.flow() decodes one instruction of each group.
     """
     leads = isa.leads(columns)
     kind, target = leads.kind.copy(), leads.target.copy()

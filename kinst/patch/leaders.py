@@ -125,7 +125,8 @@ class _FunctionRows:
         of: index of each instruction's function.
         place: number of each instruction's first byte.
         follows: for each instruction, whether the previous one is in the same function.
-        base: number of the first byte of each function; then the number of all bytes.
+        base: number of the first byte of each function; as a last element, how many bytes all
+            functions have.
         row_at: for each byte, the index of the instruction that begins there, or -1.
     """
 
@@ -162,8 +163,8 @@ class _FunctionRows:
     def within(self, addresses: U64) -> tuple[I64, I64]:
         """Find which addresses are in the functions or in the padding after them.
 
-        Functions may overlap, or one may lie in the padding after another. Then an address is found
-        once for each function that it belongs to.
+        If functions overlap, or a function lies in the padding after another one, an address is
+        found once for each function that it belongs to.
 
         Args:
             addresses: addresses, ascending.
@@ -516,7 +517,8 @@ class Leaders:
         return fills
 
     def _add_computed(self, code: _FunctionRows, elsewhere: Bools, blind: Bools) -> None:
-        """Add what computed jumps of functions lead to, by changing two arguments.
+        """Find where computed jumps of functions lead, and store the result in the arguments
+        `elsewhere` and `blind`.
 
         Args:
             code: the functions.

@@ -52,8 +52,8 @@ def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
 
 
 def _stubs(plan: Plan, isa: Isa, places: Mapping[int, int]) -> dict[int, int]:
-    """Return the address of the stub of each site that has one, by the site's address. A stub ends
-    with a jump to its site's trampoline.
+    """Return a map from the address of each site that has a stub to the address of the stub. A stub
+    ends with a jump to its site's trampoline.
 
     Args:
         plan: the plan.

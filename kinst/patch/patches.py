@@ -57,8 +57,8 @@ class Patches(ColumnSequence[Patch]):
 
     Attributes:
         address: address of each patch.
-        start: where the bytes of each patch begin in `new` and in `old`; then where those of the
-            last patch end.
+        start: offset at which the bytes of each patch begin in `new` and in `old`; as a last
+            element, the length of `new`.
         new: the new bytes of all patches, joined.
         old: the old bytes of all patches, joined.
     """

@@ -2,8 +2,8 @@
 
 The ISA makes each site's trampoline (Isa.trampoline). If many sites are only counted, most of them
 are instructions of a few kinds, whose trampolines differ only in numbers. The ISA marks such
-instructions when it decodes them, and makes their trampolines all at once (Isa.trampolines), byte
-for byte the same.
+instructions when it decodes them, and makes all of their trampolines in one call (Isa.trampolines),
+byte for byte as Isa.trampoline would make them.
 """
 
 from __future__ import annotations
@@ -82,10 +82,11 @@ class PlannedRuns(ColumnSequence[PlannedRun]):
     Attributes:
         patches: the jump of each run.
         insides: addresses of the instructions after the first, of all runs, joined.
-        inside_at: where those of each run begin in `insides`; then where those of the last run end.
+        inside_at: index in `insides` of each run's first address; as a last element, the length of
+            `insides`.
         instead: the patches to write in place of the jumps, of all runs, joined.
-        instead_at: where those of each run begin in `instead`; then where those of the last run
-            end.
+        instead_at: index in `instead` of each run's first patch; as a last element, the length of
+            `instead`.
         target: address that the jump of each run leads to.
     """
 
@@ -200,7 +201,8 @@ class Hook:
         code: its first bytes.
         handler: address of kinst's code.
         translate: True if kinst's code returns a new first argument, with which the function then
-            runs (Isa.translate_detour); False if it returns whether the function runs (Isa.detour).
+            runs (Isa.translate_detour); False if kinst's code returns whether the function runs
+            (Isa.detour).
     """
 
     address: int
@@ -445,9 +447,9 @@ class _TrampolineLayout:
     """The trampolines of sites and their addresses, in the order of the sites.
 
     A trampoline's address decides what other trampolines jump to. So the trampolines are laid out
-    again until none moves: one attempt suffices if all sizes are known beforehand, two if a
-    trampoline had to be made to know its size, and three on riscv64, whose code shrinks when a
-    short jump turns out to reach.
+    again until none moves: one attempt is enough if all sizes are known beforehand, two if kinst
+    must make a trampoline to know its size, and three on riscv64, whose code becomes shorter when a
+    short jump proves to reach.
     """
 
     def __init__(
@@ -475,8 +477,8 @@ class _TrampolineLayout:
         self._made: dict[int, tuple[int, dict[int, int], Relocated]] = {}
 
     def _batched(self) -> tuple[TrampolineBatch, I64]:
-        """Return the trampolines that the ISA can make all at once, and the indexes of their
-        sites."""
+        """Return the trampolines that the ISA can make in one call (Isa.trampolines), and the
+        indexes of their sites."""
         counters = _counters(self._wanted)
         marked = self._sites.marks != 0
         pairs = ((k, counters[k]) for k in np.flatnonzero(marked).tolist())

@@ -77,10 +77,10 @@ class Runs(ColumnSequence[Run]):
 
     Attributes:
         member: addresses of the members of all runs, joined.
-        member_at: where the members of each run begin in `member`; then where those of the last run
-            end.
+        member_at: index in `member` of each run's first member; as a last element, the length of
+            `member`.
         code: original bytes of all runs, joined.
-        code_at: where the bytes of each run begin in `code`; then where those of the last run end.
+        code_at: offset in `code` of each run's first byte; as a last element, the length of `code`.
     """
 
     member: U64
@@ -227,8 +227,8 @@ def lines_of(
 
 
 def near(place: I64, short: Bools, jump: int) -> Bools:
-    """Return, for each instruction, whether it is so near to a short one that one run may contain
-    both.
+    """Return, for each instruction, whether it is so near to a short instruction that one run may
+    contain both instructions.
 
     Args:
         place: a number for each instruction's first byte, as in CodeLines.

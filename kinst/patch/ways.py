@@ -127,8 +127,9 @@ def choose_movable(
     displaced.
 
     A jump is best, then a trap, then a stop. For one `ability`, whether a jump is possible depends
-    only on the instruction's size and on the distance to the trampolines. If none is possible,
-    jump_patch() is asked for LONGEST bytes as well: the reason says which of the two is the cause.
+    only on the instruction's size and on the distance to the trampolines. If no jump is possible,
+    jump_patch() is also asked for a jump of LONGEST bytes, so that the reason can say which of the
+    two prevents it, the size or the distance.
     """
     address, scratch, size = site.address, ability.scratch_address, len(site.code)
     if not scratch or ability.forced == "stop":

@@ -111,7 +111,7 @@ class LiveText:
     def holds(self, patches: Patches) -> Bools:
         """Return, for each patch, whether all of its bytes lie in this copy.
 
-        Patches in modules do not: the copy has only the kernel's own text.
+        False for patches in modules: the copy has only the kernel's own text.
         """
         start = self.offsets(patches)
         return (start >= 0) & (start + patches.size <= len(self.data))

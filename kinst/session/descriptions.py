@@ -31,7 +31,7 @@ def wants_kernel(
     without looking at a kernel, it needs none.
 
     Args:
-        fired: whether the probes are to fire rather than to be listed; then profile-N needs a
+        fired: whether the probes are to fire rather than to be listed. To fire, profile-N needs a
             kernel as well, since it samples the kernel's CPUs.
     """
     for pattern in patterns:

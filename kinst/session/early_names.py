@@ -66,7 +66,8 @@ def check_functions(
 def _named(
     compiled: Compiled, providers: Mapping[str, Provider]
 ) -> Iterator[tuple[ProbePattern, Span]]:
-    """Yield the descriptions that name one function of the kernel itself, with their places."""
+    """Yield each description that names one function of the kernel itself, with its position in the
+    program."""
     for clause in compiled.program.clauses:
         for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
             provider = providers.get(pattern.provider)

@@ -202,7 +202,7 @@ class _Named:
         """Begin without probes.
 
         Args:
-            ids: ids of the probes that have one already, by name.
+            ids: ids of the probes that already have an id, by name.
             first: first id for all other probes.
             most: as in enable().
             on_full: as in enable().
@@ -319,12 +319,15 @@ _NUMBER, _STATE = ARGUMENTS - 2, ARGUMENTS - 1  # of the arguments that conditio
 
 
 def with_few_selected(enabled: Sequence[EnabledSite]) -> tuple[EnabledSite, ...]:
-    """Replace the selections of probes by equal conditions, at sites with few probes.
+    """Replace selections by conditions for probes that share their site with few other probes with
+    selections.
 
-    A trampoline can test a condition without a call. At a site with many probes the selections
-    stay: one call finds the probe that a hit belongs to. A condition reads the numbers of its
-    selection as two further arguments of the probe. Programs cannot read these arguments, since
-    check_arguments() was called before they are added.
+    A selection tells which of a site's hits belong to a probe, by numbers in memory. A trampoline
+    can test a condition without a call. At a site with many probes the selections stay: there, one
+    call finds the probe that a hit belongs to.
+
+    The condition gets the numbers of the selection as two more arguments of the probe. Programs
+    cannot read these arguments, since check_arguments() was called before they are added.
     """
     sites = Counter(e.probe.site for e in enabled if e.selection is not None)
     return tuple(

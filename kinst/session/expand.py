@@ -332,8 +332,8 @@ def _first_ranges(
 ) -> Sequence[tuple[int, int]]:
     """Return the lowest instruction of a source line, as a list of one linked range [low, high).
 
-    Empty if the line has no code. The compiler may have moved all code of a line between the code
-    of other lines; then no statement begins at the line, and _line_ranges() finds none.
+    Empty if the line has no code. This is for lines whose code the compiler has moved between the
+    code of other lines: no statement begins at such a line, so _line_ranges() does not find it.
 
     Args:
         unit: the compilation unit.
@@ -499,7 +499,7 @@ class ImageLocals:
     def _linked(self, module: str, address: int) -> tuple[DebugInfo, int, Move]:
         """Return (debug information, linked address, move) for a running address in a module.
 
-        `move` maps linked addresses of the module to running ones.
+        `move` maps linked addresses of the module to running addresses.
         """
         image = self._images.of(module)
         if image is None:

@@ -575,7 +575,7 @@ def _batches(functions: Sequence[Function], most: int) -> Iterator[Sequence[Func
 
 
 def _neighbours(functions: Sequence[Function]) -> Iterator[Sequence[Function]]:
-    """Yield groups of functions that are close enough to be read at once.
+    """Yield groups of functions that are close enough to be read with one read of memory.
 
     Args:
         functions: in the order of their addresses.

@@ -1,7 +1,7 @@
 """Files and machine that a request needs.
 
 A guest takes a third of a second to continue from a saved state, and Python as long to load the
-rest of kinst. start_early() makes both happen at once, so this module imports little.
+rest of kinst. start_early() makes these happen at the same time, so this module imports little.
 
 Tested by tests/session/test_cli_options.py and tests/kernels/test_fetch.py.
 """

@@ -142,10 +142,10 @@ def _halved(size: int, most: int) -> int:
 
 
 def code_borrowed(trampolines: int, probes: int) -> int:
-    """Return the bytes of code to allocate if each allocation from the kernel stops the machine.
+    """Return the bytes of code to allocate from a kernel that must be stopped for each allocation.
 
-    That is twice what the probes need, so that few allocations follow, unless the user has set -x
-    scratch=.
+    Unless the user has set -x scratch=, that is twice what the probes need, so that few allocations
+    follow.
 
     Args:
         trampolines: bytes of code that the program asks for.

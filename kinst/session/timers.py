@@ -48,7 +48,7 @@ class Timers:
 
         Args:
             timers: as due() returned them.
-            earliest: time before which no timer at all, not even another one, is due.
+            earliest: time before which no timer is due, whether it is in `timers` or not.
         """
         self._earliest = earliest
         for when, one in timers:

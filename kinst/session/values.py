@@ -162,8 +162,8 @@ class ScratchMemory:
 
     Attributes:
         view: the machine's scratch from the start of this trace's scratch on.
-        address: address in the target, 0 if the target has no scratch (then only the host runs
-            clauses).
+        address: address in the target; 0 if the target has no scratch, so that only the host runs
+            clauses.
         native: address of the mapping in this process.
         size: bytes of this trace's scratch.
         counters_room: bytes of the machine's scratch that are kept for counter blocks.

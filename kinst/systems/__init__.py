@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class FileRules(Protocol):
-    """Rules for the code in one kernel or module file: where control continues after a fault, after
-    which trap instructions it never continues, which functions never return. All addresses are
-    linked addresses.
+    """Rules for the code in one kernel or module file: where control continues after a fault, which
+    trap instructions end a thread or the kernel, and which functions never return. All addresses
+    are linked addresses.
 
     Attributes:
         functions: the functions of the file; their module name is "".

@@ -110,7 +110,7 @@ class UserProgramKind(ElfKind):
 
 
 def _has_note(notes: bytes) -> bool:
-    """Return whether one of the notes of a segment is one that only programs have."""
+    """Return whether the bytes of a segment of notes contain a note that only programs have."""
     at = 0
     while at + _NOTE.size <= len(notes):
         name_size, size, kind = _NOTE.unpack_from(notes, at)

@@ -93,8 +93,8 @@ _SPAWNER = _Spawner()
 
 
 def in_lasting_thread(make: Callable[[], _T]) -> _T:
-    """Call make() in a thread that lives as long as this process, and return its result. A child
-    process that make() starts is then not killed when the calling thread ends."""
+    """Call make() in a thread that lives as long as this process, and return the result of make().
+    So a child process that make() starts is not killed when the calling thread ends."""
     if threading.current_thread() is threading.main_thread():
         return make()
     return _SPAWNER.run(make)
@@ -205,8 +205,9 @@ class Pump:
     """A thread that reads several streams into a queue as data arrives, so that a sender never has
     to wait for kinst.
 
-    One stream can be named `last`. Data that has arrived on another stream before a byte of this
-    stream is queued before that byte."""
+    The stream `last` is read after the others: data that has arrived on another stream before a
+    byte of `last` is queued before that byte.
+    """
 
     def __init__(self, streams: Mapping[str, socket.socket], last: str) -> None:
         self._streams = dict(streams)

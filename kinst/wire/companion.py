@@ -79,7 +79,8 @@ class Channel:
 
     def exhaust(self) -> None:
         """Tell the other end that no more messages come, then drop all data that arrives until the
-        other end is closed. A companion that has failed waits so until kinst has ended."""
+        other end is closed. A companion that has failed calls this to wait until kinst has ended.
+        """
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
             while self._sock.recv(1 << 16):
@@ -110,7 +111,7 @@ class Companion:
     def tell(self, *message: object) -> None:
         """Send the companion a message that needs no answer.
 
-        After this call the message will arrive, even if kinst ends at once.
+        After this call the message will arrive, even if kinst ends directly after it.
 
         Raises:
             TargetError: the companion has ended.

@@ -203,8 +203,9 @@ def discard(view: memoryview) -> None:
 def trim_heap() -> None:
     """Make the C library return freed memory to the host's kernel (malloc_trim(3)).
 
-    If the library returned freed memory at once instead, every large allocation would need new
-    pages: planning 40,000 sites took twice the time."""
+    The library could return memory at each free(), but every large allocation would then need new
+    pages: planning 40,000 sites took twice the time.
+    """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

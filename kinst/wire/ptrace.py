@@ -184,8 +184,8 @@ class InjectedCalls:
         return status
 
     def _note(self, number: int) -> None:
-        """Keep a signal, given by its number, that arrived while the other process's thread was
-        stopped. let_go() delivers it."""
+        """Store the number of a signal that arrived while the other process's thread was stopped,
+        for let_go() to deliver the signal."""
         if number not in (signal.SIGTRAP, signal.SIGSTOP, _AT_CALL):
             self._signals.append(number)
 

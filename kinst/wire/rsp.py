@@ -404,7 +404,8 @@ class Rsp:
         self._send_all(b"\x03")
 
     def wait_stop(self, timeout: float) -> StopReply | None:
-        """Wait for the next stop reply and return it; None after `timeout` seconds without one."""
+        """Wait for the next stop reply and return it; None if no stop reply comes within `timeout`
+        seconds."""
         deadline = time.monotonic() + timeout
         while not self._stops:
             if self.closed:

@@ -39,7 +39,8 @@ def wait_until_ready(
         seconds: the longest wait; None waits without end.
 
     Returns:
-        Those of `readable` and those of `writable` that are ready; two empty lists after `seconds`.
+        The elements of `readable` that are ready, and the elements of `writable` that are ready;
+            two empty lists after `seconds`.
     """
     poll = select.poll()
     events: dict[int, int] = {}

@@ -156,8 +156,8 @@ class TracedProgram:
         self._do(moved)
 
     def give_bases(self, bases: Sequence[int]) -> None:
-        """Give each stopped thread a gs base from `bases`, and each thread that starts later one
-        that no other thread has."""
+        """Give each stopped thread a gs base from `bases`, and later each new thread a base that no
+        other thread has."""
 
         def give() -> None:
             self._bases = bases
@@ -176,8 +176,8 @@ class TracedProgram:
         self._do(self._stop)
 
     def close(self) -> None:
-        """Kill the program and the processes that it has started, if it has not ended. Otherwise
-        let those processes run on, untraced. Safe to call twice."""
+        """If the program has not ended, kill it and the processes that it has started. If it has
+        ended, let these processes run on, untraced. Safe to call twice."""
         if self._closing:
             return
         if not self.has_ended:

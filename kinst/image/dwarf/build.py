@@ -406,9 +406,9 @@ def _gather(ranges: Int, start: Int, count: Int) -> Int:
 
 
 def _symbols(elf: Elf) -> Arrays:
-    """Return the index's arrays of the symbol table's functions (symbol_*), sorted by address.
-    If several functions have one address, the one whose name is preferred (a global one) is the
-    last."""
+    """Return the index's arrays of the symbol table's functions (symbol_*), sorted by address. If
+    several functions have one address, the function with the preferred name (a global name) is the
+    last of them."""
     if not any(section.kind == SHT_SYMTAB for section in elf.sections):
         empty = np.zeros(0, dtype=np.uint64)
         return packed("symbol", []) | {

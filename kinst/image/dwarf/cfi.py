@@ -264,8 +264,8 @@ def _run(
 
 
 def _register(cie: _Cie, read: Reader, code: int, state: _State, initial: _State) -> _State:
-    """Return the rules after a call frame instruction that says where a register is saved; only
-    cie.return_register is recorded."""
+    """Return the rules after a call frame instruction that says where a register is saved. The
+    rules change only if the register is cie.return_register."""
     high = code & 0xC0
     which = code & 0x3F if high else read.uleb()
     new = replace(state, lost=True)

@@ -74,9 +74,9 @@ class ExpressionContext:
         place: maps a linked address to the running address.
         entry: returns the value of a register at the function's entry, as D text; None if such
             values must not be used.
-        caller: None, unless the expression belongs to a call site. Then it returns, as D text, the
-            value that a register had in the caller, and the expression must not load memory: the
-            caller's memory may have changed since the call.
+        caller: for the expression of a call site, a function that returns, as D text, the value
+            that a register had in the caller; None for any other expression. The expression of a
+            call site must not load memory: the caller's memory may have changed since the call.
     """
 
     registers: Sequence[str]

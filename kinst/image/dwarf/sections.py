@@ -77,9 +77,9 @@ class DebugSections:
 def section_of(file: ElfFile, name: str) -> ElfSection | None:
     """Return the section .debug_NAME of a file; None if the file has none.
 
-    A relocatable file made with -fdebug-types-section has several sections .debug_info: for each
-    type unit one in a section group, and one in no group, which has the functions. The one in no
-    group is returned.
+    A relocatable file made with -fdebug-types-section has several sections .debug_info: a section
+    in a section group for each type unit, and one section in no group, which has the functions. The
+    section in no group is returned.
     """
     found = [s for s in file.sections if s.name in (f".debug_{name}", f".zdebug_{name}")]
     return min(found, key=lambda s: (s.flags & SHF_GROUP, s.index), default=None)

@@ -76,7 +76,8 @@ class DwarfTypes:
         self._known: dict[int, DType] = {}
 
     def tagged(self, kind: str, name: str) -> DType | None:
-        """Return the struct, union or enum with this tag; None if DWARF has no complete one.
+        """Return the struct, union or enum with this tag; None if DWARF has no complete type with
+        it.
 
         Args:
             kind: "struct", "union" or "enum".
@@ -125,8 +126,8 @@ class DwarfTypes:
         """Return the type that the DIE at an offset in .debug_info describes.
 
         Args:
-            depth: how many types nested in one another led to this one; a bound against damaged
-                DWARF.
+            depth: length of the chain of types that refer to one another, from the type that was
+                asked for to this type; a limit of this length ends the reading of damaged DWARF.
 
         Raises:
             KinstError: the debug information is damaged, or the type's kind is unknown.

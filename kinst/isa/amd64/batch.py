@@ -1,5 +1,5 @@
-"""Code of many amd64 trampolines that only count, made at once: byte for byte what trampoline.py
-makes for each.
+"""Code of many amd64 trampolines whose probes only count, made together with numpy. The code of
+each trampoline is byte for byte what trampoline.py makes.
 
     [nop]  if unplanting must be able to replace the first instruction by a jump (Onward.head), and
            the trampoline does not begin with counting
@@ -10,8 +10,9 @@ makes for each.
     the displaced instruction, with a new distance or displacement
     [jmp]  back, if control can run off the end and the next trampoline is elsewhere
 
-No size depends on a trampoline's address. One test tells whether a branch reaches its target from
-everywhere in the memory in which the trampolines may lie.
+The size of a trampoline does not depend on its address, because all branches in it have 32-bit
+distances. If a distance does not reach from everywhere in the memory in which the trampolines may
+lie, the trampoline is left to trampoline.py.
 
 Tested by tests/isa/test_batches.py.
 """

@@ -126,8 +126,8 @@ def _difference(first: _Known, second: _Known) -> _Known:
 
 
 def _shift(operator: str, size: int, *, signed: bool) -> Callable[[_Known, _Known], _Known]:
-    """Return a function (value, count) that shifts a value of `size` bytes. It uses only the low
-    bits of the count, as the processor does."""
+    """Return a function (value, count) that shifts a value of `size` bytes. The function uses only
+    the low 5 bits of the count (6 bits if `size` is 8), as the processor does."""
     mask = 63 if size == _WORD else 31
 
     def shifted(value: _Known, count: _Known) -> _Known:
@@ -391,7 +391,8 @@ def _argument(value: _Known) -> Argument:
 
 def call_arguments(code: Sequence[Instruction], count: int) -> Sequence[Argument] | None:
     """Return the first `count` arguments of the C call after `code`; None if the code contains an
-    unconditional jump, a call or a return.  Its conditional jumps are taken to be not taken."""
+    unconditional jump, a call or a return. The result holds if no conditional jump in the code is
+    taken."""
     run = _Run()
     for one in code:
         if one.flow_control not in (FlowControl.NEXT, FlowControl.CONDITIONAL_BRANCH):
@@ -424,7 +425,8 @@ def guarded_call(
 
 
 def _loads(one: Instruction, guard: int) -> bool:
-    """Return whether an instruction is mov REGISTER, [guard], with the address relative to rip."""
+    """Return whether an instruction is mov REGISTER, [rip + displacement] that loads from the
+    address `guard`."""
     into = one.op0_kind == OpKind.REGISTER and one.is_ip_rel_memory_operand
     return one.mnemonic == Mnemonic.MOV and into and one.ip_rel_memory_address == guard
 

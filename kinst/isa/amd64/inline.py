@@ -174,8 +174,8 @@ class _Amd64Saved:
         return cls(save, restore, places, set())
 
     def run(self, snippet: Snippet) -> bytes:
-        """Return a snippet's code; in front of it, load each register that the snippet reads and an
-        earlier snippet has changed."""
+        """Return a snippet's code, preceded by loads of the saved values of those registers that
+        the snippet reads and earlier snippets have changed."""
         again = sorted(snippet.reads & self.changed)
         self.changed.update(snippet.writes)
         return (

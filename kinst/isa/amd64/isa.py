@@ -46,9 +46,10 @@ _SYSCALL = b"\x0f\x05"
 class Amd64(Isa):
     """The instruction set amd64; implements Isa (core/isa.py).
 
-    What an instruction does never depends on the instructions around it (so unsafe() and
-    rerun_starts() find nothing). The only exception is the instruction that sti protects from
-    interrupts; trampoline() refuses sti before such an instruction.
+    The effect of an instruction never depends on the instructions around it, so unsafe() and
+    rerun_starts() find nothing. There is one exception: interrupts stay off during the instruction
+    after sti. trampoline() refuses sti if the next instruction depends on that (shadow_refusal() in
+    refuse.py).
     """
 
     name = "amd64"
@@ -150,7 +151,8 @@ class ProgramAmd64(Amd64):
     (the red zone), and make system calls. Trampolines only count."""
 
     def flow(self, code: bytes, address: int) -> Flow:
-        """Return where control goes; a system call comes back, as a called function does."""
+        """Return where control goes from an instruction. After a system call, control goes to the
+        next instruction, as after a call."""
         return control.CALL if code == _SYSCALL else control.flow(code, address)
 
     def displace(  # type: ignore[override]

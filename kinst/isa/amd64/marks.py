@@ -2,9 +2,9 @@
 
 Marks are made for many instructions at once, while the instructions are decoded. An instruction
 gets a mark if it can be copied, or if only its distance or displacement has to change. All other
-instructions get mark 0: those that are refused, those with a prefix that changes the size of an
-address, and rare ones. kinst displaces or refuses them one by one (relocate.py). Source: Intel SDM
-volume 2, chapter 2 and appendix A.
+instructions get mark 0: refused instructions, instructions with a prefix that changes the size of
+an address, and rare instructions. kinst displaces or refuses them one by one (relocate.py). Source:
+Intel SDM volume 2, chapter 2 and appendix A.
 
 Tested by tests/isa/test_marks.py.
 """
@@ -127,8 +127,8 @@ def scan(pieces: Sequence[tuple[int, bytes]]) -> Scanned:
 
 
 def _left_out(codes: I64, piece: I64) -> Bools:
-    """Return a mask of the breakpoints that decode() leaves out: those after an instruction that
-    never falls through, and those after such a breakpoint.
+    """Return a mask of the breakpoints that decode() leaves out: breakpoints that follow an
+    instruction that never falls through, directly or after other such breakpoints.
 
     Args:
         codes: iced-x86's code of each instruction.

@@ -2,8 +2,8 @@
 core/bodies.py).
 
     raise    increment the kernel's preemption count, so that no other thread runs on this CPU and
-             this thread stays on it. On a kernel that does not preempt its threads, test instead
-             that preemption has not been enabled since, if it can be
+             this thread stays on it. On a kernel that does not preempt threads, raise nothing; if
+             preemption can be enabled while the kernel runs, test that this has not happened
     reserve  read STATE_RESERVED; test that tracing is active, that this CPU is in no clause, and
              that the ring has space
     time     read the cycle counter, then cmpxchg STATE_RESERVED: an interrupt that has written a
@@ -149,7 +149,8 @@ def _end(body: RecordBody, beyond: int) -> bytes:
 
     Args:
         body: the record.
-        beyond: how many bytes follow this code that must not run after a record was written.
+        beyond: size in bytes of the code after this code, which is skipped when the record is
+            visible.
     """
     state = e.signed64(body.places.state)
     head, reserved = _near(state + STATE_HEAD), _near(state + STATE_RESERVED)

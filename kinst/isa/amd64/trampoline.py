@@ -6,9 +6,9 @@ and it does not change CF. inline.py makes other work that needs no frame.
 
 A call saves what the call itself needs (flags, r11, rsi, rdi), and the slots that the clauses read;
 the called code preserves everything else (LLVM's preserve_mostcc preserves every general register
-but r11). Here popf is the right end: it restores IF, DF and the arithmetic flags at once, and sti
-would end QEMU's translation block as well. The stack is not realigned: clauses are compiled without
-vector registers and with 8-byte stack alignment.
+but r11). After a call, popf restores the flags: it restores IF, DF and the arithmetic flags in one
+instruction. It ends QEMU's translation block, but so would sti, the alternative for IF. The stack
+is not realigned: clauses are compiled without vector registers and with 8-byte stack alignment.
 """
 
 from __future__ import annotations

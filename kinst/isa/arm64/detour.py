@@ -23,7 +23,8 @@ _ANSWER = 16
 @refuses_out_of_reach
 def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes] | Refused:
     """Return (patch, stub) that hook a function of the kernel. If the hook returns 1, the function
-    returns 0 at once, by which Linux's exception handlers say that they have handled the exception.
+    does not run and returns 0, which means for Linux's exception handlers that the exception was
+    handled.
 
     Args:
         code: the function's first bytes.

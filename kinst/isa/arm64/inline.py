@@ -136,8 +136,8 @@ class _Arm64Saved:
         return cls(save, restore + e.add(e.SP, e.SP, size), places, changed)
 
     def run(self, snippet: Snippet) -> bytes:
-        """Return a snippet's code; in front of it, load each register that the snippet reads and
-        other code has changed."""
+        """Return a snippet's code, preceded by loads of the saved values of those registers that
+        the snippet reads and earlier code has changed."""
         again = sorted(snippet.reads & self.changed)
         self.changed.update(snippet.writes)
         code = b"".join(e.load(register, e.SP, self.on_stack[register]) for register in again)

@@ -153,9 +153,9 @@ class Arm64Paging(Paging):
         `like` is, and executable for the kernel only.
 
         Raises:
-            TargetError: `like`, a mapping of the kernel's code, has guarded branch targets (BTI).
-                The paciasp at a function's start is then a branch target, and a probe must not
-                replace it.
+            TargetError: `like`, a mapping of the kernel's code, has guarded branch targets (BTI),
+                so that the paciasp at a function's start is a branch target that a probe must not
+                replace.
         """
         if like.entry & GUARDED:
             raise TargetError(

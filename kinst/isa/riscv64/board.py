@@ -57,10 +57,10 @@ def is_lost(registers: Mapping[str, int]) -> bool:
     """Return whether the CPU faults for ever: each page fault leads to the entry of the trap
     handler, and saving registers there gives the next page fault.
 
-    About one in a hundred boots with the OpenSBI 1.1 of QEMU 7.2 ends so. sbi_hart_start() marks a
-    CPU as started before it sets the CPU's start address. If the CPU sees the mark but not yet the
-    address, it boots the kernel a second time, which clears the data and page tables of the
-    kernel that runs already.
+    About one in a hundred boots with the OpenSBI 1.1 of QEMU 7.2 ends in such faults.
+    sbi_hart_start() marks a CPU as started before it sets the CPU's start address. If the CPU sees
+    the mark but not yet the address, it boots the kernel a second time, which clears the data and
+    page tables of the kernel that runs already.
     """
     vector = registers["stvec"] & -4
     entry = range(vector, vector + _ENTRY)

@@ -340,8 +340,8 @@ def find(word: int, size: int) -> Encoding | None:
 
 
 def effect(word: int, size: int) -> tuple[int, int]:
-    """Return (mask of registers read, mask of registers written) for an instruction word; (all,
-    none) for an unknown word.
+    """Return (mask of registers read, mask of registers written) for an instruction word. An
+    unknown word counts as reading all registers and writing none.
 
     Args:
         size: 2 or 4, the bytes of the word.

@@ -116,8 +116,8 @@ class _Riscv64Saved:
         return cls(save, restore + e.addi(e.SP, e.SP, size), places, set())
 
     def run(self, snippet: Snippet) -> bytes:
-        """Return a snippet's code; in front of it, load each register that the snippet reads and
-        other code has changed."""
+        """Return a snippet's code, preceded by loads of the saved values of those registers that
+        the snippet reads and earlier code has changed."""
         again = sorted(snippet.reads & self.changed)
         self.changed.update(snippet.writes)
         code = b"".join(e.c_ldsp(register, self.on_stack[register]) for register in again)

@@ -106,8 +106,9 @@ def _ways(
     index: dict[int, int],
     instructions: Sequence[Instruction],
 ) -> tuple[list[int], int]:
-    """Return (indexes of the instructions that may come after an instruction, mask of registers
-    that are read if control leaves the function there).
+    """Return (indexes of the function's instructions to which control may go from an instruction,
+    mask of the registers that may be read after control has left the function from that
+    instruction).
 
     Args:
         k: index of the instruction.

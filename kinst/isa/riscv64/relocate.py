@@ -163,10 +163,10 @@ def quiet_goal(code: bytes, address: int) -> int | None:
     """Return the address that return_to() must put into sepc before an instruction; None if the
     instruction cannot run between return_to() and sret, where interrupts are off.
 
-    Instructions that can are arithmetic, loads and stores relative to the stack pointer (which
+    Arithmetic instructions can, and so can loads and stores relative to the stack pointer (which
     cannot fault, since the trampoline uses the stack itself), and direct jumps and branches. The
-    address is a jal's target; for other instructions, a branch included, it is that of the next
-    instruction.
+    address for sepc is the target of a jal; for other instructions, branches included, it is the
+    address of the next instruction.
     """
     parsed = p.parse(code)
     if parsed is None or refusal(parsed):
@@ -246,8 +246,9 @@ def _set_status(temporary: int, status: int) -> bytes:
 
 
 def load(rd: int, at: int, value: int) -> bytes:
-    """Return code at the address `at` that sets the register rd to `value`, an address: relative to
-    `at` if that reaches."""
+    """Return code at the address `at` that sets the register rd to the address `value`: code that
+    adds a distance to its own address if `value` is near enough, otherwise code for any constant.
+    """
     try:
         return e.load_address(rd, at, value)
     except OutOfReach:

@@ -1,9 +1,9 @@
-"""Search for addresses that riscv64 code may lead to, whatever halfwords its instructions begin at.
+"""Search for addresses that riscv64 code may lead to, without knowing where its instructions begin.
 
-It finds the direct branches in the code, and the addresses that two neighbouring instructions make.
-All real ones are found; some results are false, because their bytes are inside other instructions.
-Source: RISC-V unprivileged specification, "Control Transfer Instructions" and "RVC Instruction Set
-Listings".
+It tries every halfword, and finds all direct branches in the code and all addresses that two
+neighbouring instructions make. Some results are false, because their bytes are inside other
+instructions. Source: RISC-V unprivileged specification, "Control Transfer Instructions" and "RVC
+Instruction Set Listings".
 
 Tested by tests/isa/test_what_leads_where.py.
 """

@@ -5,8 +5,8 @@ Counting alone is one amoadd.d for each counter (inline.py makes other work that
 two registers that are dead at the site or saved around it.
 
 A call is in the C convention (LLVM's preserve-most convention on this ISA restores a0 over the
-result). The registers that a C function may change are saved, and of the other registers those that
-the clauses read. Interrupts are off from before the first call until after the last (sstatus.SIE).
+result). The registers that a C function may change are saved; other registers are saved if the
+clauses read them. Interrupts are off from before the first call until after the last (sstatus.SIE).
 Then they become what they were, or stay off up to the way back if the instruction allows that
 (relocate.py, "The short way back"). The stack is 16-byte aligned at every instruction (RISC-V
 psABI).
@@ -78,8 +78,9 @@ def _work(site: Site, to: int, work: SiteWork, goal: int | None, free: int) -> b
     """Return the code at the address `to` for a site's work.
 
     Args:
-        goal: None, or the address that sepc must have after the work. Then every path through the
-            code also turns interrupts off and runs the code of relocate.return_to().
+        goal: the address that sepc must have after the work, or None to leave sepc alone. If an
+            address is given, every path through the code also turns interrupts off and runs the
+            code of relocate.return_to().
         free: mask of the registers that are dead at the site.
     """
 
@@ -163,8 +164,8 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: in
 
 
 def _fill(at: int, slot: int, site: Site) -> bytes:
-    """Return code that stores a register's value at the site in its frame slot; for slots other
-    than those that every frame saves. The code may change t0."""
+    """Return code that stores a register's value at the site in the register's frame slot. Only for
+    slots that not every frame saves. The code may change t0."""
     if slot == r.PC_SLOT:
         return relocate.load(e.T0, at, site.address) + e.c_sdsp(e.T0, 8 * slot)
     if slot == r.SP_SLOT:

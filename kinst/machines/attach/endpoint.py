@@ -49,7 +49,7 @@ def _is_number(named: str) -> bool:
 
 
 def find_endpoint(process: OtherProcess, named: str, stub: str) -> QemuEndpoint:
-    """Find the GDB stub of a QEMU; if it has none, make it add one through its monitor.
+    """Find the GDB stub of a QEMU; if the QEMU has no stub, make it add a stub through its monitor.
 
     Args:
         named: a process id, the path of a QMP socket, or "auto".

@@ -54,9 +54,9 @@ def candidates() -> list[int]:
 def the_only_one(program: str) -> int:
     """Return the process id of the QEMU that "auto" means.
 
-    If there are several, those that have a stub or a monitor are preferred (guests of another kinst
-    have neither), and among these the ones that run `program`. Raises TargetError, with a list, if
-    several are left.
+    If there are several, a QEMU that has a stub or a monitor is preferred (guests of another kinst
+    have neither), and among several of these, a QEMU that runs `program`. Raises TargetError, with
+    a list, if several are left.
 
     Args:
         program: the emulator for the kernel's ISA.

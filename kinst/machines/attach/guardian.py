@@ -255,8 +255,8 @@ class Guardian:
     def settle(self, page_tables: int | None, allocator: PageAllocator | None) -> tuple[str, int]:
         """Store what the kernel's system knows, and undo what an earlier kinst has left.
 
-        Returns a sentence that says what was undone, "" if nothing was left, and -1 (no file
-        descriptor).
+        Returns a sentence that says what was undone ("" if nothing was left), and -1 in place of a
+        file descriptor, since the answer has none.
 
         Args:
             page_tables: virtual address of the kernel's top-level page table, None if unknown.
@@ -323,7 +323,8 @@ class Guardian:
     def finish(self) -> tuple[str, int]:
         """Undo all changes in the stopped machine, disconnect from its stub and let it run.
 
-        Returns a sentence about what could not be undone, or "", and -1 (no file descriptor).
+        Returns a sentence about what could not be undone ("" if everything was undone), and -1 in
+        place of a file descriptor, since the answer has none.
         """
         assert self._debugger is not None
         self._debugger.handed_back(running=False)
@@ -566,8 +567,9 @@ def kernels_tables(
 ) -> tuple[int, Root]:
     """Return the address at which the kernel's text starts, and the kernel's page tables.
 
-    A CPU may use several tables. The kernel's are those in which its text starts lowest, since the
-    tables of user mode map only its entry code. Raises TargetError if none maps text.
+    A CPU may use several tables. The kernel's tables are the tables in which the kernel's text
+    starts lowest, since the tables of user mode map only the kernel's entry code. Raises
+    TargetError if none maps text.
 
     Args:
         read: reads physical memory.

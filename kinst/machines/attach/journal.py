@@ -40,7 +40,7 @@ class Journal:
 
         Args:
             started: the process's start time.
-            folder: the folder of journals; None for the one in the cache.
+            folder: the folder of journals; None for the folder of journals in the cache.
         """
         self._folder = folder or cache_folder() / _FOLDER
         self._path = self._folder / f"{boot_id()}-{pid}-{started}"

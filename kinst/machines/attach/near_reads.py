@@ -16,12 +16,12 @@ NEAR = 2048
 
 
 def read_places(read: Read, places: Sequence[tuple[int, int]], near: int = NEAR) -> list[bytes]:
-    """Read memory at many places with few reads; return the bytes at each place, in the same order.
+    """Read many ranges of memory with few reads; return the bytes of each range, in the same order.
 
     Args:
         read: reads memory, by address and size.
-        places: (address, size) of each place.
-        near: the largest gap, in bytes, between two places that are read together.
+        places: (address, size) of each range.
+        near: the largest gap, in bytes, between two ranges that are read together.
 
     Raises what `read` raises.
     """

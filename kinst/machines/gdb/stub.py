@@ -61,7 +61,7 @@ class GdbStub(StubTarget):
         Args:
             address: HOST:PORT, :PORT or the path of a unix socket.
             virtual_layout: the virtual layout of the machine's system; None if the system is not
-                known. Then memory is read as the CPUs see it.
+                known. Without a layout, memory is read as the CPUs see it.
 
         Raises TargetError if there is no stub at the address.
         """

@@ -161,7 +161,7 @@ class Device:
                 restored, so that threads leave chains of trampolines.
             handler: address of the function that handles breakpoints, 0 if there are none.
             active: address of a u64 in scratch that is 1 while clauses run; the module sets it to 0
-                before it restores sites for want of requests.
+                before it restores the sites because no request came in time.
             seconds: time without a request after which the module restores all sites.
 
         Raises TargetError.
@@ -191,7 +191,7 @@ class Device:
             period: period in ns.
             function: address of the function.
             active: address of a u64 in scratch that is 1 while clauses run; the module sets it to 0
-                before it stops timers for want of requests.
+                before it stops the timers because no request came in time.
             seconds: time without a request after which the module stops all timers.
 
         Raises TargetError.
@@ -271,9 +271,8 @@ class Device:
             ) from error
 
     def beat(self) -> bool:
-        """Send a heartbeat to the module; return whether it has restored all sites because none
-        came in time.
-        """
+        """Send a heartbeat to the module; return whether the module has restored all sites because
+        no heartbeat came in time."""
         return bool(_WORD.unpack(self._ask(6, _READ, bytes(_WORD.size)))[0])
 
     def close(self) -> None:

@@ -168,8 +168,8 @@ class LiveKernel(Target):
         return [total - told for total, told in zip(totals, before, strict=True)]
 
     def wait(self, timeout: float) -> MachineEvent | None:
-        """Wait for the end of the command or process, and send a heartbeat to the module if one is
-        due.
+        """Wait for the end of the command or process, and send a heartbeat to the module if it is
+        time for it.
 
         Returns the event; None after `timeout` seconds.
         """

@@ -229,7 +229,7 @@ class TracedProcess(Target):
             raise TargetError(f"the program has no room for {size} bytes at {address:#x}")
 
     def _taken(self) -> list[tuple[int, int]]:
-        """Return the ranges [low, high) of addresses where kinst maps nothing, ascending.
+        """Return the ranges [low, high) of addresses where kinst must not map memory, ascending.
 
         These are the program's mappings with some distance before and after them, the addresses to
         which the heap may grow, and the lowest addresses.
@@ -242,7 +242,8 @@ class TracedProcess(Target):
         return sorted([*every, (heap, heap + _HEAP), (0, _LOWEST)])
 
     def _free(self, size: int, near: tuple[int, int], data: int) -> int:
-        """Return the address of free memory whose code reaches the program's code.
+        """Return an address at which memory of this size can be mapped, and from which branches
+        reach the program's code.
 
         Args:
             size: bytes of the memory.

@@ -78,8 +78,8 @@ class Debugger:
         """Ask the stub for its threads and registers.
 
         Args:
-            seen: the stub's description, if another process has asked for it already; the stub is
-                not asked then.
+            seen: the stub's description, if another process has asked for it already; None to ask
+                the stub.
             hardware_breakpoints: how many there are, for a guest under KVM; 0 for other machines.
         """
         self._rsp = rsp
@@ -250,7 +250,7 @@ class Debugger:
         """Return the requests after which QEMU can write breakpoints into the kernel's code: under
         KVM, the selection of a CPU that is in the kernel.
 
-        While all CPUs are in user mode, the machine runs for short moments until one is in the
+        While all CPUs are in user mode, the machine runs for short moments until a CPU is in the
         kernel. Raises TargetError if that does not happen within _RUNS moments.
         """
         if not self.hardware_breakpoints:
@@ -301,8 +301,9 @@ class Debugger:
 
         Returns Stopped; the stub's reply if the machine has ended; None after `timeout` seconds.
 
-        If two CPUs reach breakpoints at once, QEMU may report the second stop again after its
-        breakpoint was handled or removed. The machine is then resumed, and None returned.
+        If two CPUs reach breakpoints at the same time, QEMU may report the second stop again after
+        its breakpoint was handled or removed. After such a report, the machine is resumed and None
+        returned.
         """
         reply = self._rsp.wait_stop(timeout) if self.running else None
         if reply is None or reply.kind == "exited":

@@ -79,9 +79,8 @@ class GuestMemory:
         self._root, self._top = replace(self.root, physical=physical), b""
 
     def _read_table(self, address: int, size: int) -> bytes:
-        """Read entries of page tables, by physical address; the copy of the top-level table is
-        used.
-        """
+        """Read entries of page tables, by physical address. If set_root() was given a copy of the
+        top-level table, entries of that table are read from the copy."""
         at = address - self.root.physical
         if 0 <= at <= len(self._top) - size:
             return self._top[at : at + size]
@@ -332,7 +331,7 @@ def read_process(
 
 
 def need_process(address: int, size: int) -> None:
-    """Raise TargetError if any of these addresses is in the kernel's half, not a process's."""
+    """Raise TargetError if any of these addresses is in the kernel's half of the address space."""
     if (address | address + size) >> 63:
         raise TargetError(f"{address:#x} is not an address of a process")
 

@@ -48,8 +48,8 @@ class Guest(Target):
         Args:
             virtual_layout: the virtual layout of the guest's system.
             on_output: called with the output of the guest's command.
-            early_start: a QEMU that was started before and loads a saved state, which is used
-                instead of a new QEMU; None to start one.
+            early_start: a QEMU that was started before and loads a saved state, to use instead of a
+                new QEMU; None to start a new QEMU.
 
         Raises TargetError if QEMU, a file or memory is missing.
         """
@@ -168,8 +168,8 @@ class Guest(Target):
             raise
 
     def arm_timers(self) -> None:
-        """Rearm the timers of a stopped guest that continues from a saved state; overdue ones fire
-        at once.
+        """Rearm the timers of a stopped guest that continues from a saved state; overdue timers
+        fire immediately.
 
         Raises TargetError if the stub lacks the timers' registers.
         """

@@ -40,9 +40,9 @@ class Accelerator:
 
     Attributes:
         name: KVM or TCG.
-        reason: why this one, for the user.
-        required: whether the user has asked for it, so that kinst starts no second guest under
-            another one.
+        reason: why this accelerator was chosen, for the user.
+        required: whether the user has asked for this accelerator, so that kinst does not try
+            another accelerator if the guest does not come up.
         silence: seconds without output after which a guest that boots under KVM is taken to hang.
         record: where the outcome of a start under KVM is recorded; None to record nothing.
     """
@@ -84,10 +84,10 @@ class KvmRecord:
         self._kernel = _identity(kernel) if kernel is not None else ""
 
     def outcome(self) -> str | None:
-        """Return "" if a guest with this kernel has come up under KVM, the reason if it has not,
-        and None if that was not tried since the host's boot.
+        """Return "" if a guest with this kernel has come up under KVM, the reason if it has failed
+        to come up, and None if that was not tried since the host's boot.
 
-        If no guest at all has come up, the reason of another kernel counts for this one. If no
+        If no guest at all has come up, the reason of another kernel counts for this kernel. If no
         particular kernel is meant, a guest with any kernel counts.
         """
         outcomes = self._outcomes()
@@ -143,7 +143,7 @@ def choose(
     Args:
         options: the user's options for the guest.
         kernel: the guest's kernel; None if no particular kernel is meant.
-        cache: the cache folder; None without one, where no record is read or written.
+        cache: the cache folder, for the record; None to read and write no record.
         device: path of KVM's device.
 
     Raises TargetError if the user asks for KVM and this host lacks it, or if QEMU is missing.

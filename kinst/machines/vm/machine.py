@@ -81,9 +81,9 @@ class Vm(Guest):
             virtual_layout: the virtual layout of the guest's system.
             on_output: called with the output of the guest's command, from within wait() and other
                 methods.
-            early_start: a QEMU that was started before and loads a saved state, which is used
-                instead of a new QEMU; None to start one.
-            terminal: the terminal of the guest's commands, None without one.
+            early_start: a QEMU that was started before and loads a saved state, to use instead of a
+                new QEMU; None to start a new QEMU.
+            terminal: the terminal of the guest's commands; None if they have no terminal.
             accelerator: how config.accel was chosen; None if only the configuration counts.
 
         Raises TargetError if QEMU, a file or memory is missing.
@@ -108,8 +108,8 @@ class Vm(Guest):
         """Continue from a saved state or boot, stop the machine when its kernel is up, and return
         where the kernel is.
 
-        A guest that hangs during boot is restarted; one that does not come up under KVM is started
-        again under TCG, unless the user has asked for KVM.
+        A guest that hangs during boot is restarted. A guest that does not come up under KVM is
+        started again under TCG, unless the user has asked for KVM.
 
         Args:
             say: called with a line for the user about a restart.
@@ -263,8 +263,8 @@ class Vm(Guest):
         """Wait for kinst's init, and return whether it has started within `seconds`.
 
         If the guest prints nothing for some seconds, QEMU is made to translate code again
-        (retranslation.py). If a CPU cannot recover, return False at once. With the user's own
-        initrd, which lacks kinst's init, return True at once.
+        (retranslation.py). If a CPU cannot recover, return False without waiting any longer. With
+        the user's own initrd, which lacks kinst's init, return True without waiting.
 
         Raises TargetError if the guest ends.
         """
@@ -318,9 +318,10 @@ class Vm(Guest):
     def _wait_init(self, timeout: float) -> None:
         """Wait until the kernel starts init, and stop the machine.
 
-        The kernel says on the console that it starts init. With `quiet` it does not; then kinst
-        waits until it has write-protected its text. With `rodata=off` it does not do that either;
-        then kinst waits until a CPU is in user mode.
+        A kernel says on the console that it starts init, unless its command line has `quiet`. For a
+        quiet kernel, kinst waits until the kernel has write-protected its text. If the command line
+        has `rodata=off` as well, the kernel does not protect its text, and kinst waits until a CPU
+        is in user mode.
 
         After Linux has protected its text, it searches its page tables for pages that are writable
         and executable (debug_checkwx), and would warn about scratch. So kinst waits one more
@@ -505,8 +506,8 @@ class Vm(Guest):
     def helpers(self) -> GuestHelpers | None:
         """Processes of kinst's init script that run the command, which can be made to wait.
 
-        None if the guest has no such processes, or if the command has a terminal: then they serve
-        the terminal while the command runs.
+        None if the guest has no such processes, or if the command has a terminal, which they serve
+        while the command runs.
         """
         if self._terminal is not None or not self._config.control:
             return None

@@ -45,7 +45,8 @@ class SavedBearings:
 
     @property
     def line(self) -> bytes:
-        """These values as one line of JSON, with its newline, as a saved state stores them."""
+        """The values of this object as one line of JSON, with its newline: the form in which a
+        saved state stores them."""
         return json.dumps([*astuple(self.root), self.text]).encode() + b"\n"
 
     @classmethod

@@ -25,7 +25,7 @@ _MEMBERS = (
 
 def _label_jump(address: int, target: int, size: int) -> bytes:
     """Return the jump that Linux writes at a jump label: a jmp rel8 if `size` is 2 bytes, otherwise
-    a jmp rel32 (arch/x86/kernel/jump_label.c). Raises OverflowError if it does not reach."""
+    a jmp rel32 (arch/x86/kernel/jump_label.c). Raises OverflowError if the jump does not reach."""
     opcode = b"\xeb" if size == 2 else b"\xe9"
     return opcode + (target - address - size).to_bytes(size - 1, "little", signed=True)
 

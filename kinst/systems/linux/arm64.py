@@ -17,7 +17,7 @@ _IMAGE = (0xFFFF_8000_0000_0000, 0xFFFF_FBFF_F000_0000)
 
 def _label_jump(address: int, target: int, size: int) -> bytes:
     """Return the jump (b) that Linux writes at a jump label (arch/arm64/kernel/jump_label.c).
-    Raises OverflowError if it does not reach."""
+    Raises OverflowError if the jump does not reach."""
     words = target - address >> 2
     if not -(1 << 25) <= words < 1 << 25:
         raise OverflowError

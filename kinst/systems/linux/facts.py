@@ -82,7 +82,8 @@ _HARD_INTERRUPT = 0xFF0000
 
 
 def preemption_count(kernel: LinuxMemory, btf: Btf, thread: Access) -> Access | None:
-    """Return how in-target code finds the preemption count; None if it cannot find it.
+    """Return how in-target code finds the preemption count; None if it has no way to find the
+    count.
 
     The count tells whether a CPU handles an interrupt, which thread-local variables of D need to
     know. A thread that increments the count stays on its CPU.
@@ -108,8 +109,8 @@ def preemption(kernel: LinuxMemory) -> int | None:
     """Return when threads can lose their CPU in the kernel (Facts.preemption): 0 means never; an
     address means that they cannot while the word there is 0 or 1; None means at any time.
 
-    Kernels with PREEMPT_DYNAMIC have such a word, preempt_dynamic_mode. Among other kernels, only
-    those that preempt have preempt_schedule_irq, which the end of an interrupt calls.
+    Kernels with PREEMPT_DYNAMIC have such a word, preempt_dynamic_mode. Any other kernel that
+    preempts threads has preempt_schedule_irq, which the end of an interrupt calls.
     """
     if kernel.has("preempt_dynamic_mode"):
         mode = kernel.symbol("preempt_dynamic_mode")

@@ -84,7 +84,7 @@ class Ftrace:
 
     @cached_property
     def layout(self) -> CallSite:
-        """The layout of this kernel's call sites: the one that fits the most call sites of a
+        """The layout of this kernel's call sites: the layout that fits the most call sites of a
         sample. refusal() compares each call site with this layout before kinst plants there."""
         first, *others = self._call_sites
         if not others:

@@ -117,7 +117,13 @@ class _ModuleStruct:
         return start, self._kernel.read(start, number * entry) if number and start else b""
 
     def counted(self, pointer: str, count: str) -> tuple[int, int]:
-        """Return the address of a list and the number of its entries; (0, 0) if there is none."""
+        """Return (address of a list of the module, number of its entries); (0, 0) if the kernel was
+        built without that list.
+
+        Args:
+            pointer: member of struct module with the list's address.
+            count: member with the number of entries.
+        """
         if not self.has(pointer):
             return 0, 0
         number = self.number(count, 4)

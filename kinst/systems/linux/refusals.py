@@ -237,7 +237,7 @@ class KernelRules:
         self, address: U64, size: U64, always: Bools, different: Bools
     ) -> Iterator[tuple[int, bytes, bytes]]:
         """Yield (index, live bytes, the file's bytes) of each instruction that is selected. The
-        code of neighbouring instructions is read at once.
+        code of neighbouring instructions is read together.
 
         Args:
             address: running address of each instruction.

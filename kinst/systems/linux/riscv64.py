@@ -38,7 +38,7 @@ def _upper_half(distance: int) -> bytes:
 
 def _label_jump(address: int, target: int, size: int) -> bytes:
     """Return the jump (jal with x0) that Linux writes at a jump label
-    (arch/riscv/kernel/jump_label.c). Raises OverflowError if it does not reach."""
+    (arch/riscv/kernel/jump_label.c). Raises OverflowError if the jump does not reach."""
     distance = target - address
     if not -(1 << 20) <= distance < 1 << 20:
         raise OverflowError

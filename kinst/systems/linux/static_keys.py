@@ -169,7 +169,7 @@ class StaticKeys:
 
         Args:
             keys: addresses of the keys (struct static_key).
-            on: True to turn the keys on, False to end this.
+            on: True to turn the keys on, False to undo that.
         """
         if not keys:
             return []
@@ -219,8 +219,8 @@ class StaticKeys:
 
     @cached_property
     def _nops(self) -> dict[int, bytes]:
-        """The nop that this kernel writes at sites, by its size; found at sites that have one now.
-        Before Linux 5.13 it depends on the processor."""
+        """The nop that this kernel writes at sites of static keys, by the nop's size; read from a
+        site that has such a nop now. Before Linux 5.13 the nop depends on the processor."""
         nops: dict[int, bytes] = {}
         wanted = set(self._arch.label_sizes)
         for start, rows in self._tables:

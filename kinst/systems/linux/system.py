@@ -186,7 +186,7 @@ class Linux:
 
         Args:
             switches: running addresses of the keys.
-            on: True to turn the keys on, False to end this.
+            on: True to turn the keys on, False to undo that.
         """
         return self._keys.switched(switches, on=on)
 
@@ -212,7 +212,7 @@ class Linux:
         """Return why each instruction may not be planted, "" for an instruction that may, in the
         order of `sites`.
 
-        The live bytes of neighbouring instructions are read at once.
+        The live bytes of neighbouring instructions are read together.
 
         Args:
             sites: (running address, size) of each instruction.

@@ -145,7 +145,7 @@ class LinuxTracepoints:
 
     def _words(self, structures: U64, offset: int) -> U64:
         """Return the 8-byte word at an offset in each of some structures, in the same order. Words
-        that are near to each other are read at once.
+        that are near to each other are read together.
 
         Args:
             structures: running addresses of the structures.
@@ -303,8 +303,8 @@ class LinuxTracepoints:
                 yield other
 
     def _count(self, name: str) -> int:
-        """Return the number of arguments of __traceiter_NAME(), at most one more than D's arg0 to
-        arg9: the first argument is `data`, which D leaves out."""
+        """Return the number of arguments of __traceiter_NAME(), but 11 at most: the first argument
+        is `data`, which D leaves out, and D has ten arguments, arg0 to arg9."""
         btf = self._btf
         for function in btf.named(btf.string_offsets(_CALLED + name), [KIND_FUNC]):
             info, _, _, _ = btf.record(btf.record(function)[2])

@@ -329,11 +329,11 @@ def add_code(s: Space, u: int, number: int, die: int, copy: bool, depth: int) ->
 
 @compiled
 def may_skip(s: Space, u: int, do: int) -> bool:
-    """Return whether no descendant of an entry can belong into the index.
+    """Return whether the index needs none of an entry's descendants.
 
     Args:
         u: the unit, by the index of its row in s.w (the scan's tables).
-        do: DO_* of the entry's tag.
+        do: what the scan does with an entry of this tag (DO_*).
     """
     if do >= DO_TYPE:
         # In C, structures hold no functions.
@@ -348,7 +348,7 @@ def descend(s: Space, depth: int, do: int) -> int:
 
     Args:
         depth: of the entry in the tree of entries.
-        do: DO_* of the entry's tag.
+        do: what the scan does with an entry of this tag (DO_*).
     """
     w = s.w
     if depth + 1 >= DEPTH:
@@ -436,8 +436,8 @@ def scan_units(s: Space, start: int, stop: int) -> tuple[int, int]:
     """Scan the units from `start` to `stop` (exclusive). Return (stop, 0), or (number of the unit
     with an error, minus the error number).
 
-    The error FULL means that a table of the scan was full. Then the tables are as before the unit
-    with the error; it must be scanned again with larger tables.
+    The error FULL means that a table of the scan was full. After this error the tables are as they
+    were before the scan of that unit, which must be scanned again with larger tables.
     """
     w = s.w
     limit = WORK_LIMIT * (len(s.info) + len(s.rest))

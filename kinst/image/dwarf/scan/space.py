@@ -2,9 +2,9 @@
 tables.
 
 The functions of the scan share one value with three arrays: .debug_info, the other sections one
-after another, and the tables.  (Every array that a compiled function takes costs numba compile
-time, so the tables are parts of one array.) The array of tables starts with a head: the counts of
-rows and the start of each table. A row is named by its index in this array.
+after another, and the tables. (Every array that a compiled function takes costs numba compile time,
+so the tables are parts of one array.) The array of tables starts with a head, which has the start
+and the number of rows of each table. A row is named by its index in this array.
 
 Tested by tests/image/dwarf/scan/test_limits.py.
 """
