@@ -386,7 +386,7 @@ class PlantingIsa(StoppingIsa):
         write at `address`, stub to write at `to`). Return Refused if the function cannot be hooked.
 
         The stub calls hook(arg0), a C function. If hook() returns 0, the original function runs; if
-        hook() returns 1, the original function does not run and returns 0.
+        hook() returns 1, the original function does not run.
 
         Args:
             code: the function's first HOOK_BYTES bytes (core/system.py), or all of them if it is

@@ -1,6 +1,7 @@
-"""Syntax trees of a request to one checked program.
+"""Checking of the syntax trees of a request's programs, together, as one program.
 
-compile_program() checks the user's own trees, expand() those that it made from them.
+The stage compile checks the trees of the programs that the user wrote; the stage expand checks the
+trees that it made from these.
 
 Tested by tests/session/test_compile_once.py.
 """
@@ -59,8 +60,8 @@ def check_programs(
 
     Args:
         programs: one syntax tree for each program of the request, in the same order.
-        measures: what each aggregation measures, by its name, if that was found before in the
-            user's own program; empty if `programs` are the user's own.
+        measures: expression, unit and keys of each aggregation, by its name, as they were found in
+            the programs that the user wrote; empty if `programs` are these.
     """
     options = options_of(request, programs)
     environment = Environment(

@@ -55,7 +55,8 @@ def needs_kernel(compiled: Compiled, *, fired: bool) -> bool:
     """Return whether a program uses probes or symbols of a kernel.
 
     Args:
-        fired: whether the program is to run; then profile-N needs a kernel as well.
+        fired: whether the program is to run. A program that runs also needs a kernel for profile-N,
+            which samples the kernel's CPUs.
     """
     wanted = bool(symbols_in(compiled.program))
     return wanted or wants_kernel(compiled.patterns, load_all(), fired=fired)

@@ -1,4 +1,4 @@
-"""Texts of a request's programs to syntax trees.
+"""Parsing of the texts of a request's programs into syntax trees.
 
 Tested by tests/session/test_compile_once.py.
 """
