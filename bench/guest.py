@@ -70,7 +70,7 @@ class Ran:
 
     Attributes:
         output: output of the command.
-        aggregations: by name.
+        aggregations: the program's aggregations by name.
         records: number of records that arrived.
         lost: kinst's messages about lost records.
     """

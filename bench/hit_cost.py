@@ -7,9 +7,9 @@ the nanoseconds of a call in each round. The cost of a hit is (ns of a call with
 without the probe) / hits in a call. All probes are on the same instruction. It is at least 5 bytes
 long, each call runs it once, and the kernel can optimise its kprobes to jumps: the benchmark
 searches for such an instruction. (Kernels of arm64 and riscv64 have no such kprobes. There the
-instruction is the first one of the function that follows ftrace's, does not branch and may have a
-kprobe; gdb is not measured.) In the measurements of all instructions of a function, every tool has
-the same instructions.
+instruction is the first one after ftrace's instructions that does not branch and may have a kprobe;
+gdb is not measured.) In the measurements of all instructions of a function, every tool has the same
+instructions.
 
 Fairness:
 - There are several boots, each with kernel addresses of its own. Each boot has short takes of all
@@ -120,8 +120,9 @@ def show(costs: Sequence[Cost], place: Place, boots: int) -> None:
 
 
 def targets(costs: Sequence[Cost]) -> list[tuple[str, bool]]:
-    """Return texts that compare kinst with kprobe events, each with whether the comparison meets
-    its bar: by jumps if both tools have jumps on this ISA."""
+    """Return texts that compare the cost of kinst with that of kprobe events, each with whether it
+    meets its bar. Jumps are compared if both tools have jumps on this ISA.
+    """
     ns = {one.name: one.hit_ns for one in costs}
     found = []
     peer = JUMP_EVENT if JUMP_EVENT in ns else TRAP_EVENT
@@ -204,9 +205,10 @@ def measure(boots: int, isa: str, drawn: int, functions: int, only: str, budget:
 
 
 def _places(copies: Sequence[str], isa: str) -> tuple[Place, Place]:
-    """Return the instructions to probe: one of a read's function, and those of getppid(2)'s. They
-    are searched for in a guest of their own, because kprobes leave addresses in memory. Raises
-    KinstError."""
+    """Return the instructions to probe: one instruction of a function that read(2) calls, and all
+    instructions of the function of getppid(2). A separate guest finds them, because kprobes leave
+    addresses in memory. Raises KinstError.
+    """
     guest = Guest(copies, isa)
     try:
         return find_place(guest), find_getppid(guest)

@@ -2,14 +2,14 @@
 
     .venv/bin/python bench/live_cost.py [--boots N] [--only MODE] [--priority]
 
-A guest of QEMU's has this machine's files, and in it a process that traces by --live the kernel
-that it runs on.  The same guest is traced from outside as --vm does it.  Both ways take turns, with
-one process of the guest for all calls (bench/boots.py); so the same kernel at the same addresses
-makes the same calls, and only the patches differ.
+A QEMU guest has this machine's files. In the guest a process traces the guest's kernel by --live.
+The same guest is also traced from outside, as --vm does it. The two ways take turns, and one
+process of the guest makes all calls (bench/boots.py). So the same kernel at the same addresses
+handles the same calls, and only the patches differ.
 
 A mode's figure in a boot is the median of its takes, and it is printed for each boot; at the end
-the medians over boots are printed side by side.  --priority: once the guest is up, nothing else
-runs on this machine's CPUs while the guest wants them.
+the medians over boots are printed side by side. --priority: once the guest is up, nothing else runs
+on this machine's CPUs while the guest wants them.
 """
 
 from __future__ import annotations

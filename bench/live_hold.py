@@ -3,11 +3,12 @@ and each time that it stops all CPUs, by the guest's own clock.
 
     .venv/bin/python bench/live_hold.py [--priority]
 
-A guest of QEMU's has this machine's files, and in it kinst plants and unplants three times by
---live, with both CPUs busy (the check `many` of tests/vm/live/live_in_guest.py).  The same guest is
-traced from outside, by --vm, at the functions of the kernel that the module calls for it.
---priority: once it is up, nothing else runs on this machine's CPUs while the guest wants them.
-Otherwise a guest's CPU that waits for the other one also waits for the host.
+A QEMU guest has this machine's files. In the guest kinst plants and unplants three times by --live,
+with both CPUs busy (the check `many` of tests/vm/live/live_in_guest.py). The guest is also traced
+from outside, by --vm, at the kernel functions that kinst's module calls to write text and to stop
+all CPUs. --priority: once the guest is up, nothing else runs on this machine's CPUs while the guest
+wants them. Otherwise a CPU of the guest that waits for the guest's other CPU also waits for the
+host.
 """
 
 from __future__ import annotations

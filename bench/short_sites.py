@@ -78,11 +78,11 @@ class Cost:
 
     Attributes:
         site: the site.
-        ns: by the best way, the median over boots.
+        ns: nanoseconds of a hit if the site is planted in the best way, the median over boots.
         low: the least value of a boot.
         high: the greatest value of a boot.
         boots: number of boots with a figure.
-        trap: by a trap; 0 if that was not measured.
+        trap: nanoseconds of a hit by a trap; 0 if that was not measured.
     """
 
     site: Site
@@ -130,7 +130,7 @@ def sites(guest: Guest, room: int, call: str, drawn: int, seed: int) -> list[Sit
         room: bytes of a jump.
         call: "" for read(2), or "getppid".
         drawn: number of instructions.
-        seed: for the random numbers.
+        seed: seed of the random numbers.
     """
     # Only count, without runs: all functions of the kernel are planned at once. A predicate at each
     # one, or riscv64's search for a free register in each one, would take minutes.
@@ -189,7 +189,7 @@ def measure_all(
         boot_guest: boots a guest.
         isa: name of the instruction set.
         drawn: number of sites to draw.
-        seed: for the random numbers.
+        seed: seed of the random numbers.
         budget: time limit.
         end: fraction of the time limit at which measuring ends.
     """
@@ -238,9 +238,10 @@ class Shares:
     """Numbers of instructions by the way in which they are planted.
 
     Attributes:
-        whole: by way, for instructions planted with their whole functions.
-        short: number of these instructions that have no room for a jump.
-        alone: by way, for some of the short instructions, each planted alone.
+        whole: number of instructions by way, if whole functions are planted.
+        short: number of instructions of these functions that have no room for a jump.
+        alone: number of short instructions by way, if each is planted alone; some of them, drawn at
+            random.
     """
 
     whole: Counter[str]
@@ -266,7 +267,7 @@ def shares(guest: Guest, room: int, functions: int, seed: int) -> Shares | None:
         guest: the guest.
         room: bytes of a jump.
         functions: number of functions to draw, and of short instructions to plant alone.
-        seed: for the random numbers.
+        seed: seed of the random numbers.
     """
     if not functions:
         return None

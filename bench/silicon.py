@@ -1,10 +1,10 @@
-"""What counting every instruction of a user program costs on this host's processor.
+"""Measure what counting every instruction of a user program costs on this host's processor.
 
     python -m bench.silicon [--takes N]
 
-Programs run untraced, counted by kinst (with block counters, and without), and under
-valgrind's callgrind if it is installed. The takes are interleaved; the table has the least user
-time of each, as a ratio to the untraced program.
+Programs run untraced, counted by kinst (with block counters, and without), and under valgrind's
+callgrind if it is installed. The takes are interleaved; the table has the least user time of each,
+as a ratio to the untraced program.
 """
 
 from __future__ import annotations

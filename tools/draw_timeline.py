@@ -50,7 +50,7 @@ def drawn(found: Sequence[Slice], low: int, high: int) -> str:
 
 
 def _depths(own: Sequence[Slice]) -> Iterator[int]:
-    """Return, for each slice of a track, the number of slices that contain it.
+    """Yield, for each slice of a track, the number of slices that contain it.
 
     Args:
         own: slices of one track in the order in which they begin.

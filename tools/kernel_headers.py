@@ -15,7 +15,7 @@ def _packages(release: str) -> list[str]:
     the headers that all flavours of its ABI share, and the build programs.
 
     Args:
-        release: such as 6.1.0-56-cloud-amd64 or 6.12.117+deb13-cloud-amd64.
+        release: the kernel's release, such as 6.1.0-56-cloud-amd64 or 6.12.117+deb13-cloud-amd64.
     """
     version, _, rest = release.partition("-")
     if rest[0].isdigit():  # until Debian 12: the ABI is a number after the version
@@ -55,7 +55,7 @@ def module_for(
 
     Args:
         isa: name of the instruction set.
-        release: of the kernel.
+        release: release of the kernel.
         sources: folder of the module's sources.
         folder: folder to build in.
         build: folder where the kernel was built, if that was on this host; no headers are fetched

@@ -41,8 +41,8 @@ mkdir -p {cache}
 
 
 def set_up(release: str, build: Path | None = None) -> tuple[str, Path]:
-    """Return the shell lines that prepare such a guest, and a folder of the host that the guest
-    must be able to write to.
+    """Return shell lines that prepare a guest for kinst to run in it and trace it, and a folder of
+    the host that the guest must be able to write to.
 
     Args:
         release: release of the guest's kernel.

@@ -103,8 +103,9 @@ def typed_commands(block: str) -> list[PageCommand]:
 
 
 def commands_of(block: str) -> tuple[PageCommand, ...]:
-    """Return the commands of a block. Only lines after "$ " are commands if the block has such
-    lines; otherwise each line is one."""
+    """Return the commands of a block. If the block has lines that begin with "$ ", only these are
+    commands; otherwise each line is a command.
+    """
     if re.search(r"^\$ ", block, re.M):
         return tuple(typed_commands(block))
     return tuple(PageCommand(text, None) for text in joined_lines(block.splitlines()))

@@ -48,7 +48,7 @@ class Compiler:
         """Return the parsed and checked program of a request.
 
         Raises:
-            DError: the program is wrong; the error has the place in the text.
+            DError: the program is wrong; the error has the position in the text.
             KinstError: an option is wrong.
         """
         files = self.files

@@ -219,9 +219,9 @@ class Machine:
         """Boot the machine or connect to it, unless that has been done.
 
         Args:
-            program: the only program that will be traced: kinst allocates as much scratch memory as
-                it needs. Without a program, the scratch memory is enough for some hundred traces
-                with options of usual sizes.
+            program: the only program that will be traced, so that kinst allocates only as much
+                scratch memory as this program needs. Without a program, the scratch memory is
+                enough for some hundred traces with options of usual sizes.
 
         Raises:
             KinstError: the machine has no kernel, or is closed.
@@ -294,7 +294,7 @@ class Machine:
             arguments: values of $1, $2, ...
 
         Raises:
-            DError: the program is wrong; the error has the place in the text.
+            DError: the program is wrong; the error has the position in the text.
             KinstError: an option is wrong.
         """
         request = with_program(self._request, program, options, arguments)
@@ -491,7 +491,8 @@ class Machine:
 
         Args:
             program: the program.
-            details: as for probes().
+            details: whether to add each probe's instruction, the way to plant it or the reason why
+                it cannot be planted, its source line and its stability.
         """
         if not program.descriptions:
             return list_all(load_all())
@@ -603,8 +604,8 @@ class Machine:
             program: the program.
             command: command for the guest's shell; it starts when all probes are planted, and the
                 trace ends with it. "" for no command.
-            options: as for compile().
-            arguments: as for compile().
+            options: values of -x options by name; True or None for an option without a value.
+            arguments: values of $1, $2, ...
 
         Raises:
             DError: the program is wrong.
@@ -703,9 +704,9 @@ class Machine:
 
         Args:
             program: the program.
-            command: as for trace().
-            options: as for compile().
-            arguments: as for compile().
+            command: command for the guest's shell; "" for no command.
+            options: values of -x options by name; True or None for an option without a value.
+            arguments: values of $1, $2, ...
             seconds: time after which the trace ends; None for no limit.
 
         Raises:

@@ -46,7 +46,7 @@ class _Round:
     """Results of one run of the command.
 
     Attributes:
-        aggregations: with their values at the end.
+        aggregations: the program's aggregations with their values at the end.
         records: records of the trace.
         left_out: reason for each instruction that was not planted, by address.
         status: exit status of the trace.

@@ -59,8 +59,9 @@ def complain(error: KinstError, tags: bool) -> None:
 
 
 def _all(name: str) -> Any:
-    """Return a function of kinst.cli.tracing, which is imported here because it loads all of kinst
-    (half a second)."""
+    """Return a function of kinst.cli.tracing by its name. That module is imported only here,
+    because it loads all of kinst (half a second).
+    """
     return getattr(import_module("kinst.cli.tracing"), name)
 
 

@@ -24,11 +24,11 @@ _SOON = 0.01  # seconds
 
 
 class UsageError(KinstError):
-    """The command line is wrong. The exit status is 2, as dtrace(1)'s."""
+    """Error in the command line, for which kinst exits with status 2, as dtrace(1) does."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ends the command.
+    """Exception that a signal handler raises because a signal ends the command.
 
     Attributes:
         number: number of the signal.
@@ -76,8 +76,9 @@ sys.unraisablehook = _unraisable
 def standard_files() -> None:
     """Open /dev/null as stdin, stdout or stderr if the command was started without one of them.
 
-    Otherwise the next file to be opened would take its number. Reading stdin then yields nothing,
-    writing to stdout is an error as in a C program (EBADF), and messages to stderr are lost.
+    Otherwise the next file to be opened would get the missing file's number. Reading stdin then
+    yields nothing, writing to stdout is an error as in a C program (EBADF), and messages to stderr
+    are lost.
     """
     for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:

@@ -34,7 +34,7 @@ class Outcome:
     """The result of a trace.
 
     Attributes:
-        aggregations: with their values at the end of the trace.
+        aggregations: the program's aggregations with their values at the end of the trace.
         status: exit status for kinst.
         program: D text of the program.
         command: the traced command; "" if there was no command.

@@ -124,8 +124,8 @@ def run(
         begins: called with the trace before it begins.
         out: file for the output.
         report: gets messages and progress.
-        compiled: the compiler and the program that it has compiled; None to expand a program for a
-            file that is not running.
+        compiled: the compiler and the program that it has compiled; None to expand a program for
+            the code in an ELF file, without a running kernel.
         early_start: what start_early() has started of the machine; None if nothing.
 
     Raises:

@@ -59,25 +59,34 @@ class CodeMachine:
             LLVM's assembly parsers for ISAs other than the host's, but it can use intrinsics.
         timestamp_constraints: constraints of the inline assembly in timestamp_asm.
         clock: converts cycles to ns; None if the kernel's clock is not known.
-        trap_pc_offset: see Facts.
-        trap_pc_delta: see Facts.
-        thread_time: see Facts.
-        unwinder: see Facts.
-        llvm_options: see Isa.
-        user: see Facts; on the host, its functions are native code of kinst's process.
+        trap_pc_offset: offset of the program counter in the registers that the kernel saves at a
+            breakpoint.
+        trap_pc_delta: this saved program counter minus the breakpoint's address.
+        thread_time: how code computes vtimestamp; None if that is not known.
+        unwinder: the kernel's function that unwinds stacks; None if it has none that clauses can
+            call.
+        llvm_options: options of LLVM's command line.
+        user: functions that read and write the memory of the current process; on the host, they are
+            native code of kinst's process. None if no such functions are known.
         parents: two offsets in the kernel's task structure: of the pointer to the parent's task,
             and of the process id.  (0, 0) if they are not known.
         symbols: address of each (module, name) that the program uses, in the running kernel.
-        paths: see Facts.
-        user_state: see Facts.
-        signature_bits: see Isa.
+        paths: the system's code generator for file paths; None if the kernel's structures are not
+            known.
+        user_state: how code finds the user-mode registers of the current thread; None if that is
+            not known.
+        signature_bits: mask of the bits of a kernel return address that may hold its signature.
         reserves: whether trampolines, besides clauses, write records (STATE_RESERVED).
-        preemption: see Facts.
-        saved_registers: see Facts.
-        samples: whether clauses also run when profile-N samples a CPU.  Then the program counter
-            is not in the site descriptor, since such a probe has no instruction.
-        interrupt_masks: see Facts.
-        pin: see Facts.
+        preemption: address of a u32 that is 0 or 1 while threads in the kernel are not preempted; 0
+            if they never are; None if they may be at any time.
+        saved_registers: (D name, offset) of each register in the registers that the kernel saves
+            when a CPU is interrupted.
+        samples: whether clauses also run when profile-N samples a CPU.  Then the program counter is
+            not in the site descriptor, since such a probe has no instruction.
+        interrupt_masks: for each level of interrupts, a mask of bits of builtins["interrupt"]; if
+            any of these bits is set, the CPU handles an interrupt of that level.
+        pin: how code finds a per-CPU counter of the kernel; while it is raised, the current thread
+            stays on its CPU. None if the kernel has no such counter.
         dialect: how the system encodes errno, devices, sockets and the like.
         saved_code: folder of machine code in the cache; None to keep no code there.
     """
@@ -192,9 +201,12 @@ def host_machine(
         base: address of scratch in kinst's process.
         nofault_read: native address of a callback that reads the target's memory.
         user: native functions that read and write user memory.
-        parents: see CodeMachine.
-        user_state: see Facts.
-        interrupt_masks: see Facts.
+        parents: offsets in the kernel's task structure of the pointer to the parent's task and of
+            the process id; (0, 0) if they are not known.
+        user_state: how code finds the user-mode registers of the current thread; None if that is
+            not known.
+        interrupt_masks: for each level of interrupts, a mask of bits of the word
+            builtins["interrupt"].
         dialect: the dialect of the traced kernel's system.
     """
     return CodeMachine(

@@ -196,11 +196,12 @@ def _lower_entries(wanted: ProgramEntries, machine: CodeMachine) -> tuple[str, b
 
 
 def _choosers(wanted: ProgramEntries, unit: Unit, error: IrFunction) -> list[IrFunction]:
-    """Return, for each element of wanted.chosen, an LLVM function that runs the probe that a hit
-    belongs to; before these functions, the entry functions that they call.
+    """Return LLVM functions for the sites where a number in memory decides which probe fires: first
+    entry functions, then, for each element of wanted.chosen, a function that runs the entry
+    function of the probe to which a hit belongs.
 
-    The entry functions are internal copies of the exported ones: LLVM would emit a relocation for
-    a call of an exported function.
+    The entry functions are internal copies of the exported ones: LLVM would emit a relocation for a
+    call of an exported function.
     """
     entries: dict[Entry, IrFunction] = {}
     functions: list[IrFunction] = []

@@ -137,7 +137,7 @@ class Firing:
         entries: address of each thread-local variable's table entry, by the variable's index; 0
             until this firing has looked it up.
         old: a stack of values, for nested assignments: typed.OldValue, Before and BaseAddress
-            evaluate to the last one.
+            evaluate to the last value.
     """
 
     unit: Unit

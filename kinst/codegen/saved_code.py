@@ -52,8 +52,9 @@ class ObjectCode:
 @cache
 def _compiler() -> bytes | None:
     """Return bytes that change if LLVM's library or the module that calls it changes: path, size
-    and time of the library's file, and the module's source. Neither is imported. None if the files
-    are not where they usually are."""
+    and time of the library's file, and the module's source. kinst imports neither of the two for
+    this. None if the files are not in their usual places.
+    """
     spec = find_spec("llvmlite")
     if spec is None or spec.origin is None:
         return None

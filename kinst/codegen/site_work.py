@@ -143,11 +143,11 @@ def own_keys(
 ) -> Callable[[int, Clauses], tuple[int, ...]]:
     """Return a function that tells which entries a probe updates in tables of constant keys.
 
-    The function gets a probe's id and clauses. It returns, for each aggregating action of the
-    clauses, an index in the action's aggregation: that of the entry whose keys depend on the probe
-    (probefunc, id and so on). The index is -1 if there is no such entry, because all keys are
-    literals or the aggregation has a hash table. Two probes do the same counting if their clauses,
-    arguments and these indexes are equal.
+    The function gets a probe's id and clauses, and returns one index for each aggregating action of
+    the clauses. An index tells which entry of the action's aggregation belongs to this probe,
+    because its keys depend on the probe (probefunc, id and so on). The index is -1 if the
+    aggregation has no such entry: all keys are literals, or the aggregation has a hash table. Two
+    probes do the same counting if they have equal clauses, equal arguments and equal indexes.
     """
     tables: dict[Clauses, tuple[int, ...]] = {}
     entries = layout.site_keys

@@ -249,7 +249,8 @@ class PureCode:
 
     Attributes:
         function: its LLVM function.
-        zero: see Snippet.zero.
+        zero: whether the snippet's condition holds if the result word is 0; otherwise it holds if
+            the word is not 0.
     """
 
     function: IrFunction
@@ -257,8 +258,8 @@ class PureCode:
 
 
 def _finished(writer: _Writer, word: IrValue) -> None:
-    """Complete a snippet: emit the inline assembly that reads the site's registers at the start,
-    and the one that puts the result word in its register at the end.
+    """Complete a snippet: emit inline assembly that reads the site's registers at the start, and
+    inline assembly that puts the result word in its register at the end.
     """
     names = writer.isa.snippets.names
     slots = sorted(writer.registers)

@@ -122,8 +122,7 @@ class KeyedTable:
     Attributes:
         aggregation: the aggregation, as the program declares it.
         layout: layout of its entries in scratch.
-        keys: type and size of each key. Constant keys have them as well, although they are not
-            stored.
+        keys: type and size of each key, including keys that are constants and so are not stored.
         entries: merged data by key.
         printed: whether a printa() has printed it.
     """
@@ -208,8 +207,8 @@ class AggregationStore:
             scratch: layout of the scratch.
             program: the program.
             layout: layout of the program's data.
-            counters: the counter block of each CPU of the target, as u64 that only grow; some
-                counts are there instead of in tables.
+            counters: the counter block of each CPU of the target, as u64 that only grow.
+                Trampolines keep some counts there instead of in tables.
             names: names of addresses; recorded addresses with one name, such as those of one
                 function for func(), become one key.
             sums: which counters are added to which others.
@@ -452,8 +451,9 @@ def lquantize_step(function: AggFunction) -> int:
 
 
 def llquantize_bounds(function: AggFunction) -> list[int]:
-    """Return the lower bound of each bucket of llquantize(), from the second bucket on. The last is
-    the bound of the bucket for values above the range."""
+    """Return the lower bound of each bucket of llquantize(), from the second bucket on. The last
+    bound is that of the bucket for values above the range.
+    """
     factor, low, high, steps = function.params
     value = factor**low
     following = value * factor

@@ -179,7 +179,7 @@ def _text_of(conversion: str, symbolise: Symbolise) -> Callable[[Value], object]
 
 def fixed(wanted: int | str | None, flags: str) -> int | None:
     """Return a width or precision of a printf() format as a number: the width of a pointer for "?".
-    Return None for "*" or if the format gives none.
+    Return None for "*", or if the format gives no width or precision.
 
     Args:
         wanted: width or precision of a FormatPart.

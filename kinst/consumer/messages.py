@@ -59,7 +59,7 @@ def described(letter: str, text: str, file: str) -> str:
 
 
 def description_matched(program: str, probes: int) -> str:
-    """Return the message of how many probes an option -n, -P, -m, -f or -i matched. As in
+    """Return the message that says how many probes an option -n, -P, -m, -f or -i matched. As in
     dtrace(1), the message shows only the probe descriptions of the option's argument.
 
     Args:
@@ -71,13 +71,14 @@ def description_matched(program: str, probes: int) -> str:
 
 
 def script_matched(file: str, probes: int) -> str:
-    """Return the message of how many probes the D file of an option -s matched."""
+    """Return the message that says how many probes the D file of an option -s matched."""
     return f"dtrace: script '{file}' matched {_plural(probes, 'probe')}"
 
 
 def list_row(probe: Probe) -> str:
-    """Return the line of -l for a probe, without newline. LIST_HEADER is the line above the
-    first."""
+    """Return the line of -l for a probe, without newline. LIST_HEADER is the line above the first
+    probe's line.
+    """
     name = probe.name
     return (
         f"{probe.id:5d} {name.provider:>10} {name.module:>17} {name.function:>33} {name.name}"

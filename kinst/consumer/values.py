@@ -204,7 +204,7 @@ def value_fields(
 
 
 class BatchDecoder:
-    """Decoder that makes the Records of a Batch."""
+    """Decoder that converts a Batch event to Record events. Call it with the Batch."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema

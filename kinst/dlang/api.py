@@ -67,8 +67,8 @@ def combine(programs: Sequence[tree.ProgramNode]) -> tree.ProgramNode:
 def compile_programs(
     programs: Sequence[tree.ProgramNode], environment: Environment
 ) -> typed.TypedProgram:
-    """Check the texts of all -n, -s, ... of a command line as one program; return its typed tree.
-    Raises DError.
+    """Check the syntax trees of a command line's texts (-n, -s, ...) as one program; return the
+    program's typed tree. Raises DError.
     """
     return check(combine(programs), environment)
 

@@ -41,8 +41,8 @@ _OPERATORS = frozenset(INFIX) - {","}
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A term of a TEST condition that has no aggregation. The condition's END clause traces its
-    value.
+    """A term of a TEST condition without an aggregation, such as `size * 2`. The END clause that
+    belongs to the condition traces the term's value.
     """
 
     number: int  # index among the values that the END clause traces
@@ -68,7 +68,7 @@ class Number:
 @dataclass(frozen=True, slots=True)
 class Rows:
     """A term of a TEST condition: the value of one entry of an aggregation, or a number computed
-    from its entries, such as count(@reads).
+    from the aggregation's entries, such as count(@reads).
     """
 
     name: str
@@ -184,7 +184,7 @@ def _directives(text: str, source: SourceText) -> Iterator[tuple[str, str]]:
 
 
 def _clause_starts(text: str) -> Iterator[int]:
-    """Yield the offset of each TEST that begins a clause, which is outside all braces."""
+    """Yield the offset of each word TEST that is outside all braces: there a TEST clause begins."""
     depth, at = 0, 0
     while match := _PIECE.search(text, at):
         at = match.end()
@@ -199,7 +199,7 @@ class _TestReader:
 
     Attributes:
         tests: the clauses that have been parsed.
-        ends: the text of the END clauses that they need.
+        ends: the text of the END clauses that belong to the parsed TEST clauses.
     """
 
     def __init__(self, source: SourceText, text: str) -> None:

@@ -97,7 +97,7 @@ class StrConst(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Builtin(Expr):
-    """The value of a built-in variable, by its name in D: pid, timestamp, probefunc, arg0, ..."""
+    """The value of a built-in variable of D, such as pid, timestamp, probefunc or arg0."""
 
     name: str
 

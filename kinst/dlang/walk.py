@@ -90,9 +90,9 @@ def expressions(
 def replaced(node: _Kind, replacement: Callable[[Any], Any]) -> _Kind:
     """Return a tree with nodes replaced by replacement(node).
 
-    If replacement(node) is None, the node stays and its children are replaced. Otherwise, its
-    result is not searched for further nodes. Outer nodes come first. An unchanged part of the tree
-    stays the same object.
+    replacement() is called for outer nodes first. If it returns None, the node stays, and the nodes
+    below it are replaced. If it returns another node, no nodes below that node are replaced. An
+    unchanged part of the tree stays the same object.
     """
     return _replaced(node, replacement)  # type: ignore[no-any-return]
 

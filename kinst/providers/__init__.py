@@ -72,8 +72,9 @@ def _kernel_probe() -> re.Pattern[str]:
 
 
 def names_kernel_probe(text: str) -> bool:
-    """Return whether the text of a D program contains the name of a provider whose probes are in a
-    traced kernel, before a colon. It may be in a comment: the text is not parsed."""
+    """Return whether a D program may name probes in a traced kernel: whether its text has the name
+    of such a provider before a colon. The text is not parsed, so the name may be in a comment.
+    """
     return _kernel_probe().search(text) is not None
 
 

@@ -41,8 +41,9 @@ def _found(function: Function, offset: int, code: bytes) -> Found:
 
 
 def _nearest(function: Function, kernel: Kernel, offset: int) -> KinstError:
-    """Return the error for an offset of a function at which no instruction starts. It tells the
-    nearest instructions, the function's size or the gap."""
+    """Return the error for an offset of a function at which no instruction starts. The message
+    tells the nearest instructions, the function's size, or the gap that contains the offset.
+    """
     instructions = kernel.instructions(function)
     offsets = [i.address - function.address for i in instructions]
     gap = next((g for g in kernel.gaps([function]) if g.offset <= offset < g.end), None)

@@ -168,8 +168,9 @@ class _Expander:
         """Return a clause with its descriptions replaced, and further clauses for conditional
         sites.
 
-        A site that leaves several nested copies at once fires for each of them, in consecutive
-        clauses: inner copies are left first, and entered last.
+        If control enters or leaves several nested copies at one site, each copy gets a clause of
+        its own for the site. The clauses of returns begin with the innermost copy, those of entries
+        with the outermost copy.
         """
         layers: dict[str, list[list[tree.DescriptionNode]]] = {"": []}
         for condition, places in self._places(clause).items():
@@ -191,9 +192,10 @@ class _Expander:
         ]  # fmt: skip
 
     def _places(self, clause: tree.ClauseNode) -> dict[str, dict[ProbePattern, list[_Meant]]]:
-        """Return the descriptions that replace those of a clause, by condition (a D expression; ""
-        if there is no condition) and then by description. Each has a list of the original
-        descriptions that it replaces. A description without inline functions replaces itself.
+        """Return the descriptions that replace a clause's descriptions, by condition (a D
+        expression; "" if there is no condition) and then by description. The value of a replacing
+        description is the list of original descriptions that it replaces. A description without
+        inline functions replaces itself.
         """
         sites: dict[str, dict[ProbePattern, list[_Meant]]] = {}
         for description in clause.descriptions:
@@ -363,8 +365,8 @@ class _Expander:
         """Return a function that tells whether the kernel refuses to have the instruction at an
         address planted.
 
-        The answers for the sites that will probably be planted are asked for in one call, which is
-        faster than one call for each site.
+        This method asks the kernel about all sites that will probably be planted in one call, which
+        is faster than one call for each site.
         """
         sizes: dict[int, int] = {}
         for copy in chosen:

@@ -6,8 +6,8 @@ A node is a basic block: control enters it only at its first instruction. The ru
 - A call continues at the next instruction, unless the callee never returns: an edge after panic()
   would give the graph paths that control never takes.
 - A computed jump leads to the branch targets in the function's jump tables, and to every node
-  without another predecessor. Too many edges only make the code that counts as an inlined copy's
-  smaller; a missing edge would move the copy's entry to a wrong address.
+  without another predecessor. An edge that control never takes does little harm: less code counts
+  as part of an inlined copy. A missing edge would move the copy's entry to a wrong address.
 - An instruction that may fault on purpose also leads to its fix-up code, for the same reason.
 
 Tested by tests/sugar/test_inline.py.
@@ -67,7 +67,7 @@ class Graph:
             kernel: the kernel.
             parts: the function, then its .cold parts.
             cuts: addresses at which a node must begin.
-            alone: those of the cuts whose node must have only one instruction.
+            alone: the cuts at which the node must consist of one instruction.
             dead_ends: addresses of functions that never return.
         """
         self.parts = tuple(parts)
@@ -180,8 +180,8 @@ class Graph:
         """Return the D condition on which an indirect jump leaves the function.
 
         Args:
-            destination: D expression for the jump's target; "" if it is not known, and the result
-                is "".
+            destination: D expression for the jump's target; "" if the target is not known, and then
+                the result is "".
         """
         return " && ".join(
             f"({destination} < {p.address:#x} || {destination} >= {p.address + p.size:#x})"

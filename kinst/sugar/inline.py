@@ -1,11 +1,12 @@
 """Entries and exits of the inlined copies of a function.
 
-The entry of a copy is the address that debug information gives (kinst/core/inline.py). A return is
-every edge that leaves the copy in the flow graph of the function around it:
+The entry of a copy is the address that debug information gives (kinst/core/inline.py). The returns
+of a copy are the edges that leave it in the flow graph of the function around it:
 
-- A copy consists of the instructions in its ranges that can run only after its entry. The compiler
-  also counts as the copy's some instructions that it moved before the entry, and duplicates that
-  control reaches without passing the entry; control that runs these has not entered the copy.
+- A copy consists of the instructions in its ranges that can run only after its entry. The ranges in
+  the debug information also contain instructions that the compiler moved before the entry, and
+  duplicates that control reaches without passing the entry. Control that runs these instructions
+  has not entered the copy.
 - The compiler mixes the copy's instructions with the caller's. Control in the caller's instructions
   has not left the copy if it comes back to the copy without passing the entry.
 - If control comes to the entry again, one stay in the copy ends and the next begins.
@@ -172,13 +173,15 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
     """Return every exit of an inlined copy, sorted by address, each with the condition on which
     control leaves the copy.
 
-    The usual exit is a node's last instruction. If it may or may not leave the copy, and it cannot
-    be planted (it is inside an exclusive sequence) or D cannot tell whether it will leave (it may
-    fault), the exit is the instruction after it, provided that no other edge leads there.
+    The usual exit is a node's last instruction. Control may leave the copy after this instruction
+    on some edges only. If it then cannot be planted (it is inside an exclusive sequence), or no D
+    expression tells which edge control will take (it may fault), the exit is the instruction to
+    which the edge leads, provided that no edge from outside the copy leads there.
 
-    Otherwise, an instruction that cannot be planted (mostly a static key's) is taken out of the
-    copy, with everything that can only follow it. Control then leaves the copy by coming to this
-    instruction, so there are still as many returns as entries.
+    If neither of the two can be the exit (mostly at the instruction of a static key), the node
+    counts as outside of the copy, with all nodes that control can reach from it before the copy's
+    entry runs again. Control then leaves the copy when it comes to this node, so there are still as
+    many returns as entries.
 
     Args:
         stay: the nodes in which control is inside the copy.
@@ -242,8 +245,8 @@ def _exits(
 def _is_clear(
     node: int, ways: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> bool:
-    """Return whether a probe at a node's last instruction can tell by a D expression whether
-    control will take one of these edges, and is not refused there.
+    """Return whether a node's last instruction can be planted, and a D expression tells there
+    whether control will take one of these edges.
 
     Args:
         ways: indexes of the edges among the node's outgoing edges.
@@ -272,12 +275,12 @@ def _site_after(
 def _place(
     node: int, entry: int, always: bool, graph: Graph, refused: Callable[[int], bool]
 ) -> int | None:
-    """Return the address to plant in a node by which control leaves the copy; None if there is
-    none.
+    """Return the address to plant in a node by which control leaves the copy; None if no
+    instruction of the node can be planted.
 
-    It is the node's last instruction or, if that is refused and every edge of the node leaves the
-    copy, an earlier instruction. If all instructions of the entry node are refused, it is the
-    instruction that replaces the entry.
+    The address is that of the node's last instruction. If this instruction is refused and every
+    edge of the node leaves the copy, it is that of an earlier instruction. If all instructions of
+    the entry node are refused, it is that of the instruction that replaces the entry.
 
     Args:
         entry: the node at the copy's entry.

@@ -31,7 +31,7 @@ def annotated_html(annotations: Sequence[Annotation], title: str, no_source: str
     Args:
         annotations: the functions with their results, in the order of the page.
         title: what was traced, for the heading.
-        no_source: why the page has no source text, and what to do; "" if it has.
+        no_source: why the page has no source text, and what to do; "" if the page has source text.
     """
     data = [_Function(one, f"f{number}").data() for number, one in enumerate(annotations)]
     graphs = "".join(

@@ -125,7 +125,7 @@ class CopyNode:
 
     Attributes:
         function: name of the inlined function; "" for the annotated function itself.
-        lines: by file and line, in the order in which the instructions mention them.
+        lines: source lines by file and number, in the order of their first instructions.
     """
 
     function: str

@@ -72,7 +72,7 @@ def grid(buckets: Iterable[Bucket], function: str) -> tuple[Bounds, ...]:
     equal widths for lquantize(). For another function it is one bucket.
 
     Args:
-        buckets: of all keys that share the grid, in any order.
+        buckets: the buckets of all keys that share the grid, in any order.
         function: the aggregating function.
     """
     have = sorted({(one.low, one.high) for one in buckets if one.count}, key=_order)

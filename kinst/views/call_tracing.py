@@ -58,8 +58,9 @@ def _program(root: FunctionKey, condition: str, clauses: str, *, whole: bool) ->
 
     Args:
         clauses: D text; their predicates test self->inside.
-        condition: as for finding_program().
-        whole: as for finding_program().
+        condition: a D predicate that selects calls of `root`; "" selects all calls.
+        whole: whether the clauses run in every selected call; otherwise only in the first one,
+            which ends the trace.
     """
     where = ":".join(("fbt", *root))
     begins = condition or "1"

@@ -32,7 +32,7 @@ class EntryRecord:
 
     Attributes:
         cpu: number of the CPU.
-        time: in nanoseconds.
+        time: time of the entry, in nanoseconds.
         function: module and name.
         returns_to: the return address.
         arguments: values of the argument registers that were recorded.
@@ -54,7 +54,7 @@ class ReturnRecord:
 
     Attributes:
         cpu: number of the CPU.
-        time: in nanoseconds.
+        time: time of the return, in nanoseconds.
         function: module and name.
         jumped: whether a tail call left the function: a jump to another function, which then
             returns to this function's caller.
@@ -126,7 +126,7 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
     entry.
 
     Args:
-        records: in order of time.
+        records: the thread's records, in order of time.
     """
     rows = list(records)
     interrupted = 0
@@ -187,9 +187,10 @@ def _index_after(rows: Sequence[EntryRecord | ReturnRecord], entry: int) -> int:
     """Return the index of the record that follows a call that interrupt code made, so that the
     records of this call can be skipped.
 
-    This is the record after the call's return or, if its return was not recorded, the record after
-    its entry. (The function by which the kernel notes that an interrupt begins is called before the
-    interrupt and returns in it, where returns are not recorded.)
+    The result is the record after the call's return. If the return was not recorded, the result is
+    the record after the call's entry. (The kernel's function that marks the beginning of an
+    interrupt has no recorded return: probes do not record in interrupts, and the function returns
+    in the interrupt that it has begun.)
 
     Args:
         rows: records of one thread, in order of time.
@@ -247,7 +248,7 @@ def _copies(
     """Return the inlined copies from which a call was made, outermost first.
 
     Args:
-        functions: as for with_inlined().
+        functions: debug information of the parts of each function, with their inlined copies.
         caller: module and name of the function that contains the copies.
         returns_to: the return address of the call.
     """

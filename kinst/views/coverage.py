@@ -97,7 +97,8 @@ def total(counts: Iterable[int | None]) -> Total:
     """Return how many counts are above 0, and how many counts there are.
 
     Args:
-        counts: of lines, functions or branches; None for a branch that was never reached.
+        counts: how often each line, function or branch ran; None for a branch that was never
+            reached.
     """
     known = list(counts)
     return Total(sum(1 for count in known if count), len(known))
@@ -197,7 +198,7 @@ def _add_lines(
 
     Args:
         number: body number of the function itself; its inlined copies have the numbers after it.
-        addresses: of all sites, ascending.
+        addresses: the addresses of all sites, ascending.
     """
     start = function.function.address
     body = _Bodies(function)
@@ -247,7 +248,7 @@ def _add_functions(
     instruction ran. A function without planted instructions is left out.
 
     Args:
-        addresses: of all sites, ascending.
+        addresses: the addresses of all sites, ascending.
     """
     begin = function.function.address
     whole_range = ((begin, begin + function.function.size),)

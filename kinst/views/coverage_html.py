@@ -24,7 +24,7 @@ def coverage_html(
         sources: lines of source text by file; a file that is not available is missing.
         title: what was traced, for the heading.
         notes: details for the heading, such as the kernel's release.
-        no_source: why the page has no source text, and what to do; "" if it has.
+        no_source: why the page has no source text, and what to do; "" if the page has source text.
     """
     paths = sorted(coverage.files, key=lambda path: (not coverage.files[path].own, path))
     data = {"files": [_file(path, coverage.files[path], sources.get(path)) for path in paths]}

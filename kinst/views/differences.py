@@ -45,7 +45,7 @@ class Comparison:
     """An aggregation compared between A and B.
 
     Attributes:
-        name: of the aggregation.
+        name: name of the aggregation.
         function: its aggregating function.
         differences: keys with different values, in the order of compare().
         same: number of keys with equal values.
@@ -121,7 +121,7 @@ def _values(
 
     Args:
         one: the aggregation; None gives no values.
-        level: as for compare().
+        level: how code in keys is compared: "instruction", "line" or "function".
         lines: names of source lines, for the level "line".
     """
     totals: dict[tuple[str, ...], Value] = {}

@@ -86,7 +86,7 @@ def html_page(svg: str, title: str, program: str) -> str:
 
     Args:
         svg: text of the picture.
-        title: of the page.
+        title: title of the page.
         program: D text; "" if it is not known.
     """
     drawn = svg.partition("?>\n")[2]

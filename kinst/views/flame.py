@@ -112,8 +112,8 @@ def _placed(box: _Box, depth: int, start: int, whole: int) -> Iterator[tuple[_Bo
 
     Args:
         box: the lowest box.
-        depth: of that box.
-        start: of that box.
+        depth: row of the lowest box.
+        start: sum of the values left of the lowest box.
         whole: sum of the values of all stacks.
     """
     yield box, depth, start

@@ -50,13 +50,14 @@ class FlowCounts:
     """Counts of the instructions, blocks and edges of a function.
 
     Attributes:
-        instructions: by address; instructions that were not counted are missing.
+        instructions: how often each instruction ran, by address; instructions that were not counted
+            are missing.
         entries: how often the first counted instruction of each block ran; None if the block was
             not counted.
         exits: how often the last counted instruction of each block ran; None if the block was not
             counted.
-        edges: by edge; edges whose count is not known are missing.
-        asked: the edges that the trace counted by questions.
+        edges: how often each edge was taken; edges whose count is not known are missing.
+        asked: the edges that the trace itself counted, to answer questions().
         odd: sentences about counts that do not add up.
     """
 

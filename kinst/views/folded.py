@@ -70,8 +70,9 @@ def stacks_of(aggregations: Sequence[Aggregation], name: str = "") -> Aggregatio
     keys.
 
     Args:
-        aggregations: of a trace.
-        name: with or without "@"; "" for the only one.
+        aggregations: the aggregations of a trace.
+        name: name of the aggregation, with or without "@"; "" for the only one that has stacks as
+            keys.
 
     Raises:
         KinstError: there is no such aggregation, or several could be meant, or its function is

@@ -57,8 +57,8 @@ class _Node:
     """A box, or a bend of an edge.
 
     Attributes:
-        width: in pixels.
-        height: in pixels.
+        width: width in pixels.
+        height: height in pixels.
         layer: counted from 0 at the top.
         above: (node, weight) of each neighbour in the layer above.
         below: (node, weight) of each neighbour in the layer below.
@@ -80,7 +80,7 @@ def lay_out(
 
     Args:
         sizes: width and height of each box, by number.
-        edges: between boxes that are in `sizes`.
+        edges: the edges, between boxes that are in `sizes`.
         root: number of the box at the top.
     """
     if not sizes:
@@ -144,7 +144,7 @@ def _layers(
 
     Args:
         sizes: the boxes.
-        edges: of the graph.
+        edges: edges of the graph.
         back: indices of edges that are taken in reverse direction.
     """
     ways = [(e.target, e.source) if k in back else (e.source, e.target)

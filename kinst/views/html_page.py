@@ -19,7 +19,7 @@ def interactive_page(
 
     Args:
         command: name of the kinst command, for the window's title.
-        name: of the page's own files in this folder: NAME.html (the body), NAME.css and NAME.js.
+        name: name of the page's files in this folder: NAME.html (the body), NAME.css and NAME.js.
         title: what was traced.
         parts: HTML for each {{KEY}} in the body, by key.
         data: values that the page's script gets as JSON.

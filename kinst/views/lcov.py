@@ -62,7 +62,7 @@ def read_lcov(lines: Iterable[str], name: str) -> dict[str, FileCoverage]:
 
     Args:
         lines: text of the tracefile.
-        name: of the tracefile, for the error.
+        name: name of the tracefile, for error messages.
 
     Raises:
         KinstError: the text is not in LCOV's format.

@@ -24,7 +24,7 @@ class LineNames:
         others: for each file, a map from a line's number in this version to its number in A. Lines
             that only this version has are missing in the map. If a file is missing in `others`, its
             lines are named by their numbers in this version.
-        mark: what the number of a line that only this version has begins with: "-" in A, "+" in B.
+        mark: sign before the number of a line that only this version has: "-" in A, "+" in B.
         paths: file names for people, by file; a file that is missing here has its own name.
     """
 

@@ -28,7 +28,7 @@ class Measurement:
     """Values measured in one function.
 
     Attributes:
-        values: by the address of the instruction.
+        values: the measured value of each instruction, by the instruction's address.
         edges: for LATENCY, the average nanoseconds from the start of a block to the start of the
             next block, or to the function's end: by (number of the block, number of the next block
             or OUTSIDE).
@@ -44,8 +44,8 @@ class MeasuringPlan:
 
     Attributes:
         codes: the functions.
-        expression: a D expression, an aggregating function of one, or LATENCY; "" to measure
-            nothing.
+        expression: a D expression, an aggregating function of a D expression, or LATENCY; "" to
+            measure nothing.
         condition: a D predicate that selects the hits to measure; "" selects all hits.
     """
 

@@ -109,7 +109,7 @@ def _line(kind: str, whole: str, y: int, size: float) -> str:
     Args:
         kind: CSS class.
         whole: the text, of any length.
-        y: in pixels.
+        y: position of the line from the top, in pixels.
         size: size of the letters, relative to 12 pixels.
     """
     whole = " ".join(whole.split())
@@ -132,8 +132,8 @@ def text(
     """Return an SVG text element.
 
     Args:
-        x: with its unit, such as 12%.
-        y: of the base line, in pixels.
+        x: horizontal position with its unit, such as 12%.
+        y: vertical position of the base line, in pixels.
         shown: the text.
         anchor: value of text-anchor.
         kind: CSS class.
@@ -153,8 +153,8 @@ def svg_document(
     Args:
         parts: elements of the picture.
         heading: text above the picture.
-        width: in pixels.
-        height: in pixels.
+        width: greatest width, in pixels.
+        height: height, in pixels.
         style: CSS rules in addition to STYLE.
     """
     return (

@@ -42,7 +42,7 @@ def saved_trace(lines: Iterable[str], name: str) -> SavedTrace:
 
     Args:
         lines: text of the file.
-        name: of the file, for the error.
+        name: name of the file, for error messages.
 
     Raises:
         KinstError: the text is not the output of --json.

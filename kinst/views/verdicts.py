@@ -41,7 +41,7 @@ _FROM_ZERO = ("count", "sum")
 
 
 class UnknownValueError(Exception):
-    """A value in an assertion cannot be computed; the message says why."""
+    """Error: a value in an assertion cannot be computed. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)

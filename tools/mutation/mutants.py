@@ -83,8 +83,9 @@ class _Place:
         field: field of the parent that contains the node.
         index: index in the field, if the field is a list.
         inside: name of the function that contains the node.
-        lines: as in Mutant.
-        function: as in Mutant.
+        lines: first and last line of the node's statement (Mutant.lines).
+        function: name and first line of the outermost function that contains the node
+            (Mutant.function).
     """
 
     parent: ast.AST

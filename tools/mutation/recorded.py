@@ -222,7 +222,7 @@ def record(root: Path, arguments: list[str], result: Path) -> int:
 
     Args:
         root: top folder of the repository.
-        arguments: for pytest.
+        arguments: arguments for pytest.
         result: file to write.
     """
     coverage = importlib.import_module("coverage").Coverage(

@@ -271,7 +271,7 @@ def _run_until_one_fails(
 
     Args:
         session: pytest's session.
-        tests: in the order of the run.
+        tests: the tests, in the order of the run.
         writer: the pipe.
         budget: CPU seconds.
     """

@@ -98,7 +98,9 @@ def _counts(aggregations: Sequence[Aggregation]) -> Mapping[tuple[str, int], int
 
 
 def _of(counts: Mapping[tuple[str, int], int]) -> Iterator[str]:
-    """Yield the table of functions: instructions executed, their share, calls, and the name."""
+    """Yield the lines of the table of functions: instructions executed, their share, calls, and the
+    name of each function.
+    """
     total: dict[str, int] = {}
     for (function, _), value in counts.items():
         total[function] = total.get(function, 0) + value
@@ -115,8 +117,9 @@ def _of_instructions(
     counts: Mapping[tuple[str, int], int],
     left_out: Collection[int],
 ) -> Iterator[str]:
-    """Yield the table of instructions: hits ("-" for an instruction that cannot be planted), place,
-    and disassembly."""
+    """Yield the lines of the table of instructions: hits ("-" for an instruction that cannot be
+    planted), function and offset, and disassembly.
+    """
     function = ""
     for one in instructions:
         if one.function.name != function:

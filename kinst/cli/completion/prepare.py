@@ -79,9 +79,9 @@ def save_names(path: Path, isa: str, release: str, file: str) -> bool:
 
     Args:
         path: file for the index.
-        isa: as names_of() returns it.
-        release: as names_of() returns it.
-        file: as names_of() returns it.
+        isa: name of the instruction set; "" for amd64.
+        release: the Debian kernel that the user chose; "" for the usual one.
+        file: the kernel's file that the user chose; "" for a Debian kernel.
     """
     machine = MachineOptions(isa="" if file else isa, release=release, debug=file)
     try:

@@ -69,8 +69,9 @@ def store_data(firing: Firing, expr: typed.Expr, to: IrValue) -> bool:
 
 
 def chill(firing: Firing, action: typed.ChillAction) -> None:
-    """Emit a loop that spins for the given number of nanoseconds.  More than MOST_CHILL faults as
-    an illegal operation.  On the host, and on targets without a clock, chill() does not wait.
+    """Emit a loop that spins for the number of nanoseconds that the action's argument gives. A
+    number above MOST_CHILL faults as an illegal operation. On the host, and on targets without a
+    clock, chill() does not wait.
     """
     code, machine = firing.code, firing.unit.machine
     duration = code.convert(scalar(firing, action.duration), 64, signed=False)
@@ -148,8 +149,8 @@ def reserve(firing: Firing, size: int, dropped: str) -> Reserved:
 
 
 def _reserves(firing: Firing) -> bool:
-    """Return whether code for this machine must expect that a probe fires while a record is being
-    written on the same CPU: trampolines write records without turning interrupts off.
+    """Return whether a probe may fire while a record is being written on the same CPU. On such
+    machines trampolines write records without turning interrupts off.
     """
     return firing.unit.machine.reserves and not firing.unit.machine.host
 

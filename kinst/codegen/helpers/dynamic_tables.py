@@ -170,11 +170,11 @@ class DynamicTable:
         Args:
             first: number of the key's first bucket.
             each: each(line, offset, tag, next) emits the code for one tag, which ends with a
-                branch.  `line` is the address of the bucket, `offset` the byte offset of the tag
-                in it, `next` the label of the code for the next tag.
+                branch.  `line` is the address of the bucket, `offset` the byte offset of the tag in
+                it, `next` the label of the code for the next tag.
             after: after(line, further) emits the code after a bucket's last tag, which ends with a
                 branch; `further` is the label of the code for the next bucket.
-            end: label.
+            end: label to jump to after the last bucket.
         """
         code = self.code
         bucket, step = code.local(64), code.local(64)
@@ -209,7 +209,7 @@ class DynamicTable:
 
         Args:
             line: address of the bucket.
-            each: as for walk().
+            each: each(line, offset, tag, next) emits the code for one tag, as in walk().
         """
         code = self.code
         at = code.local(64)
@@ -232,13 +232,12 @@ class DynamicTable:
 
     def search(self, tag: IrValue, first: IrValue, missing: str) -> tuple[IrValue, IrValue]:
         """Emit LLVM IR that searches for the key's LIVE entry; return the addresses of the entry's
-        tag and of the entry.  The emitted code jumps to the label `missing` if the key has no
-        entry.
+        tag and of the entry.
 
         Args:
             tag: the tag of a LIVE entry with this key (hash()).
             first: number of the key's first bucket (hash()).
-            missing: label.
+            missing: label to jump to if the key has no entry.
         """
         code = self.code
         found = code.fresh("found")

@@ -25,8 +25,8 @@ _MULTIPLIER = 0x9E3779B1
 
 
 def key_word(code: IrFunction, key: IrValue, field: Field) -> IrValue:
-    """Emit LLVM IR that computes the word of a key in the slot table; return the word.  It is never
-    0 for keys of up to four bytes.
+    """Emit LLVM IR that computes the word of a key in the slot table; return the word. The word of
+    a key of up to four bytes is never 0.
     """
     stored = code.convert(key, 8 * field.size, typed.is_signed(field.type))
     return code.add(code.convert(stored, 64, signed=False), SLOT_BIAS)
@@ -50,8 +50,8 @@ def counter_of(
     code: IrFunction, key: IrValue, field: Field, slots: int, table: int, counters: int
 ) -> tuple[IrValue, IrValue]:
     """Emit LLVM IR that looks up the counter of a key; return whether the key has a counter (an
-    i1), and the counter's displacement from the per-CPU base.  If all CPUs share the counters, it
-    is the counter's address instead.
+    i1), and where the counter is: its displacement from the per-CPU base or, if all CPUs share the
+    counters, its address.
 
     Args:
         key: value of the key.

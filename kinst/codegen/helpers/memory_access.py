@@ -3,10 +3,10 @@ copies from and to the memory of the current process, and the check of the bytes
 write.
 
 The kernel's functions that copy from and to a process check the address on the kernel's side, and
-panic if it may not be copied from or to (CONFIG_HARDENED_USERCOPY: mm/usercopy.c).  They do not
-know scratch.  On amd64 and riscv64 they compute the page of an address near the kernel's image by
-arithmetic alone; for scratch the result is a wrong page, which may belong to a slab.  An object in
-the calling function's own frame passes before any other check, so kinst copies everything through a
+panic if it may not be copied from or to (CONFIG_HARDENED_USERCOPY: mm/usercopy.c). The check does
+not know scratch memory. On amd64 and riscv64 it computes the page of an address near the kernel's
+image by arithmetic; for an address in scratch it finds a wrong page, and may panic. But it always
+accepts an object in the stack frame of the calling function. So kinst copies everything through a
 buffer on the stack.
 """
 

@@ -268,9 +268,10 @@ class EntryShape:
     def slots(self, program: typed.TypedProgram) -> int:
         """Return the number of counter slots of the aggregation (AggregationLayout.slots).
 
-        It is SLOTS if trampolines may find a key's counter without a call (helpers/key_slots.py):
-        the aggregation is a count() with one integer or pointer key, and in at least one clause the
-        update is the only action and its key may be pure.  Otherwise, it is 0.
+        The number is SLOTS if trampolines may find a key's counter without a call
+        (helpers/key_slots.py): the aggregation is a count() with one integer or pointer key, and in
+        at least one clause the update is the only action and its key may be pure. Otherwise, the
+        number is 0.
         """
         types = self.aggregation.keys
         if self.constant or self.aggregation.function.name != "count" or len(types) != 1:

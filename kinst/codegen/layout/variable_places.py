@@ -66,8 +66,8 @@ def place(
         types: types of the values.
         at: offset of the first field.
         strsize: bytes of a string with its NUL.
-        bounds: for each value, the largest number of bytes that it can need if it is a string;
-            empty if that is not known.
+        bounds: for each value, the largest number of bytes that the value can need if it is a
+            string; empty if these numbers are not known.
     """
     fields = []
     for i, type_ in enumerate(types):
@@ -85,9 +85,11 @@ class VariableOffsets:
     """Offsets of the D variables that are not dynamic, and the sizes of their areas.
 
     Attributes:
-        offsets: see ProgramLayout.
-        globals_size: see ProgramLayout.
-        clause_size: see ProgramLayout.
+        offsets: offset of each variable, by Variable.index: in the globals area for a global
+            variable, in the clause's working memory for a clause-local variable in memory; -1 for
+            any other variable.
+        globals_size: bytes of the globals area.
+        clause_size: bytes of the clause-local variables in memory.
     """
 
     offsets: tuple[int, ...]

@@ -265,8 +265,9 @@ def _caller(firing: Firing) -> IrValue:
 
 
 def _argument(firing: Firing, number: int) -> IrValue:
-    """Emit LLVM IR that reads argN from the place that the site's descriptor names; return the
-    argument's value.  If the site has no such argument, the code faults as an illegal operation.
+    """Emit LLVM IR that reads argN from the register or stack word that the site's descriptor
+    names; return the argument's value. If the site has no such argument, the code faults as an
+    illegal operation.
 
     Args:
         number: the N of argN.

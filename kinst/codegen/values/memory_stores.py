@@ -98,7 +98,7 @@ def _store_bytes(
     firing: Firing, expr: Store, address: IrValue, base: IrValue | None, lower: Lower
 ) -> Lowered:
     """Emit LLVM IR that stores a string, a structure or an array; return the stored string or, for
-    other values, the address.
+    other values, the address of the stored bytes.
 
     Args:
         address: address to store to.

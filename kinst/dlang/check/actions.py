@@ -300,8 +300,8 @@ def _printf(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> ty
 
 
 def _formatted(name: str, node: tree.CallNode, scope: Scope) -> typed.PrintfAction:
-    """Check a call of an action whose arguments are a format and values, as printf()'s are; return
-    it as a printf() action. Raises DError D_PROTO_LEN, D_PRINTF_*.
+    """Check a call of an action that takes a format and values, as printf() does; return the call
+    as a printf() action. Raises DError D_PROTO_LEN, D_PRINTF_*.
     """
     expect_arguments(node, 1, None)
     first = node.arguments[0]

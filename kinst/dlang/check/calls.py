@@ -154,8 +154,8 @@ def action_as_value(action: ActionCall) -> DError:
 
 
 def call(node: tree.CallNode, scope: Scope, check: Check) -> typed.Expr:
-    """Check a call in an expression; return its typed tree, a value for a subroutine and an
-    ActionCall for an action. Raises DError.
+    """Check a call in an expression; return its typed tree. The typed tree of a call of an action
+    is an ActionCall. Raises DError.
     """
     if not isinstance(node.function, tree.NameNode):
         message = "function designator is not of function type"
@@ -255,9 +255,9 @@ def _stack_frames(node: tree.CallNode, scope: Scope, check: Check) -> int:
 
 
 def _user_frames(name: str, node: tree.CallNode, scope: Scope, check: Check) -> int:
-    """Return the number of frames of ustack() or jstack(). The two differ only in their default
-    number: kinst gets no help from the traced program in naming Java frames (Dynamic Tracing Guide,
-    "jstack()").
+    """Return the number of frames that a call of ustack() or jstack() asks for. ustack() and
+    jstack() differ only in the default number: kinst gets no help from the traced program in naming
+    Java frames (Dynamic Tracing Guide, "jstack()").
     """
     if not node.arguments:
         environment = scope.environment

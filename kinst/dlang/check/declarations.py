@@ -117,7 +117,7 @@ def _declare_only(name: str, type_: DType, span: Span, scope: Scope) -> None:
     remember it. Raises DError D_DECL_IDRED.
 
     An extern declaration makes no variable. It does not declare a symbol of the kernel either: a
-    program writes such a symbol with a `.
+    program writes a backquote before the name of such a symbol.
     """
     before = scope.externs.setdefault(name, type_)
     if not same(before, type_):
@@ -288,11 +288,11 @@ def _compare_probe(
     now: tuple[Sequence[DType], Sequence[DType] | None],
     span: Span,
 ) -> None:
-    """Check that a new declaration of a probe equals its old declaration. Raises DError
+    """Check that a new declaration of a probe equals the probe's earlier declaration. Raises DError
     D_PROV_INCOMPAT.
 
     Args:
-        known: the provider's probes in the old declaration.
+        known: the provider's probes in the earlier declaration.
         now: types of inputs and outputs in the new declaration.
     """
     if name not in known:

@@ -147,9 +147,10 @@ def _errno(span: Span, scope: Scope) -> typed.Expr:
     """Return an expression for errno. Raises DError D_IDENT_UNDEF.
 
     In most systems, errno is a field of the thread. If the system has no such field, errno is the
-    negative result of the function, and all probes of the clause must be returns. A function that
-    returns int may leave any bits in the upper half of the register. In kinst's own process errno
-    is 0: none of its system calls fails while a clause runs there.
+    negative result of the function, and all probes of the clause must be returns. Negative numbers
+    of 32 bits and of 64 bits count as errors, because a function that returns int may leave any
+    bits in the upper half of the register. In kinst's own process errno is 0: none of its system
+    calls fails while a clause runs there.
     """
     dialect = scope.environment.dialect()
     most = dialect.most_error
@@ -175,8 +176,8 @@ def _errno(span: Span, scope: Scope) -> typed.Expr:
 
 
 def _is_error_from(value: typed.Expr, least: int, count: int) -> typed.Expr:
-    """Return the condition that an expression's value is one of `count` consecutive numbers from
-    `least` on.
+    """Return the condition `least <= value < least + count`, which holds if a value is a negative
+    error number.
     """
     span = value.span
     above = binary("-", cast(value, UINT64), constant(least, UINT64, span), UINT64, span)
@@ -293,8 +294,8 @@ def with_size(node: tree.ExprNode, expr: typed.Expr) -> typed.Expr:
     """Check that a dereferenced pointer points to a type with a known size; return `expr`. Raises
     DError D_OP_INCOMPLETE if its structure is only declared.
 
-    A structure without bytes may be defined, and is then accepted (struct lock_class_key in a
-    kernel that does not check locks).
+    A structure that is defined with a size of 0 is accepted, such as struct lock_class_key in a
+    kernel that does not check locks.
 
     Args:
         node: the syntax tree of the expression.
@@ -306,8 +307,8 @@ def with_size(node: tree.ExprNode, expr: typed.Expr) -> typed.Expr:
 
 
 def place(node: tree.ExprNode, scope: Scope) -> typed.Expr:
-    """Check an operand of sizeof, trace() or print(), and return its typed tree. Unlike in check(),
-    an array in memory stays an array and is not converted to a pointer.
+    """Check an operand of sizeof, trace() or print(), and return its typed tree. An array in memory
+    is not converted to a pointer, as check() would convert it.
     """
     lvalue: typed.Expr | None = None
     if isinstance(node, tree.MemberNode):
@@ -330,7 +331,8 @@ def place(node: tree.ExprNode, scope: Scope) -> typed.Expr:
 
 def truth(node: tree.ExprNode, scope: Scope) -> typed.Expr:
     """Check an expression that is to be true or false, and return its typed tree. An array in
-    memory stays an array, which is no scalar (libdtrace's dt_node_is_scalar()).
+    memory is not converted to a pointer, so that the caller refuses it: it is no scalar
+    (libdtrace's dt_node_is_scalar()).
     """
     expr = check(node, scope)
     if not isinstance(expr.type, PointerType):
@@ -406,7 +408,7 @@ def _index_place(node: tree.IndexNode, scope: Scope) -> typed.Expr:
 
 def _base_and_index(node: tree.IndexNode, scope: Scope) -> tuple[typed.Expr, typed.Expr]:
     """Return the typed trees of `base` and `index` in base[index]. For regs[index] and
-    uregs[index], return the typed tree of the whole expression twice. Raises DError.
+    uregs[index], return the typed tree of the whole expression as both values. Raises DError.
     """
     base = node.base
     if isinstance(base, tree.NameNode) and base.name not in scope.variables:

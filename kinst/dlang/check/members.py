@@ -101,7 +101,7 @@ def moved(address: typed.Expr, offset: int, type_: DType) -> typed.Expr:
     """Return address + offset as a pointer to `type_`.
 
     Args:
-        offset: in bytes.
+        offset: the number of bytes to add.
     """
     pointer = PointerType(type_)
     base = address
@@ -272,7 +272,7 @@ def current_thread(scope: Scope) -> DType:
 
 
 def size_of_place(place: typed.Expr, scope: Scope, span: Span) -> int:
-    """Return the size in bytes of an expression for sizeof.  Raises DError D_SIZEOF_BITFIELD."""
+    """Return the size in bytes of sizeof's operand. Raises DError D_SIZEOF_BITFIELD."""
     place = string_place(place)
     if isinstance(place, typed.BitField):
         raise DError("cannot apply sizeof to a bit-field", span, "D_SIZEOF_BITFIELD")

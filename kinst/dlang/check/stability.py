@@ -261,7 +261,9 @@ def _check_dependency(node: tree.PragmaNode, scope: Scope) -> None:
 
 
 def _typed_modules(node: tree.PragmaNode, scope: Scope) -> list[str]:
-    """Return the names of the modules whose types are known. Raises DError D_PRAGMA_DEPEND."""
+    """Return the names of the modules whose types are known. Raises DError D_PRAGMA_DEPEND at the
+    pragma if the kernel's types cannot be read.
+    """
     try:
         return list(scope.types.source.modules()) if scope.types.source is not None else []
     except KinstError as error:

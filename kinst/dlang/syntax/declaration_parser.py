@@ -79,8 +79,8 @@ class DeclarationParser(ExpressionParser):
     def declares(self, head: Token) -> bool:
         """Return whether a declaration, rather than a clause, begins with this token.
 
-        Because the lexer reads a probe description here, the token may be a type with stars and a
-        name: int, struct, uint64_t*x, or int*.
+        The lexer reads the start of a clause or declaration as a probe description. So the token of
+        a declaration may be more than one word of a type: int, struct, uint64_t*x, or int*.
         """
         if head.kind != "description" or ":" in head.text:
             return False

@@ -51,7 +51,7 @@ def own_numbers() -> dict[str, int]:
 
 
 class MacroUse:
-    """Expander of macros, which also records the arguments that a program uses."""
+    """Expander of macros. It also records which macro arguments ($1, $2, ...) a program uses."""
 
     def __init__(self, macros: Macros) -> None:
         self.macros = macros
@@ -271,8 +271,8 @@ class Lexer:
         raise self._unexpected(at)
 
     def ends_predicate(self, at: int) -> bool:
-        """Return whether the / just before offset `at` closes a predicate, which is so if { ; / or
-        the end of the text follows, as in dtrace(1).
+        """Return whether the / just before offset `at` closes a predicate. As in dtrace(1), it does
+        if { ; / or the end of the text follows.
         """
         at = self.skip(at)
         return at >= len(self.source.text) or self.source.text[at] in ";{/"

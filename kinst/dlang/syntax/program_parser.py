@@ -41,13 +41,13 @@ class _IfSplitter:
     predicate: tree.ExprNode | None = None
 
     def block(self, statements: tuple[tree.Statement, ...], inside: tree.ExprNode) -> None:
-        """Add the statements of a block. The statements in an if's branches, and the statements
-        after an if, go to further clauses.
+        """Add the statements of a block. The statements in an if's branches go to further clauses,
+        and so do the statements after the if.
 
         Args:
             statements: the statements of the block.
-            inside: the condition that control is in this block: the predicate of the clauses with
-                the block's statements after an if.
+            inside: the condition that control is in this block, a D expression. The clauses with
+                the block's statements after an if get it as their predicate.
         """
         for statement in statements:
             if not isinstance(statement, tree.IfNode):

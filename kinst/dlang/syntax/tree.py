@@ -186,8 +186,8 @@ class CastNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class TypedNode(ExprNode):
-    """A local variable of the traced kernel, with its type from the debug information, which D text
-    may have no name for. Only kinst.sugar makes these nodes.
+    """A local variable of the traced kernel, with its type from the debug information. A D program
+    may have no name for this type, so the parser makes no such nodes; only kinst.sugar does.
     """
 
     type: DType

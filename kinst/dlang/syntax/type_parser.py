@@ -186,7 +186,7 @@ class TypeParser:
         """Parse struct, union or enum with a tag, a body or both.
 
         Args:
-            before: words of the type before this word.
+            before: words of the type before the word struct, union or enum.
         """
         kind = self.advance()
         self._end = kind.end

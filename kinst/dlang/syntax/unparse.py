@@ -43,8 +43,8 @@ def unparse(program: tree.ProgramNode) -> str:
 
 
 def _declared_together(items: list[tree.ItemNode]) -> int:
-    """Return how many of the first items come from one declaration. It is more than 1 only if the
-    declaration defines a structure without a tag and uses it for further names.
+    """Return how many items, from the first one on, come from one declaration. The number is more
+    than 1 only if the declaration defines a structure without a tag and uses it for further names.
     """
     first = items[0]
     if not isinstance(first, tree.TypeDeclarationNode) or first.name or not first.type.body:

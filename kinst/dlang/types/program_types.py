@@ -80,9 +80,9 @@ def base_type(name: TypeNode) -> DType | None:
 
 
 def _no_such_type(name: TypeNode, words: Sequence[str]) -> DError:
-    """Return the error for words that name no base type. As in libdtrace, two names such as `int
-    char` are an invalid combination, while the attributes short, long, signed and unsigned make a
-    name that is looked up and not found.
+    """Return the error for words that name no base type. As in libdtrace, two names of types (`int
+    char`) are an invalid combination. One name, even with the attributes short, long, signed or
+    unsigned, is an unknown type.
     """
     if len([w for w in words if w not in ("short", "long", "signed", "unsigned")]) > 1:
         message = f"invalid type combination: {' '.join(name.words)}"
@@ -409,8 +409,8 @@ class Types:
         return self.source.enumerator(plain, module)
 
     def symbol(self, word: str) -> Symbol | None:
-        """Return the kernel's symbol `name or module`name; None if there is none. Raises
-        KinstError.
+        """Return the kernel's symbol that a program writes as `name or module`name; None if the
+        kernel has no such symbol. Raises KinstError.
         """
         module, plain = split_name(word)
         return self.source.symbol(plain, module) if self.source is not None else None
@@ -440,8 +440,9 @@ class _MemberLayout:
         self._take(at, 8 * size_of(type_, self._strsize))
 
     def add_bits(self, name: str, type_: IntType, width: int) -> None:
-        """Add a bit-field. It begins at the next multiple of its type's size if it would otherwise
-        cross one. Width 0 adds no member, and lets the next bit-field begin at such a multiple.
+        """Add a bit-field. If the bit-field would cross a multiple of its type's size, it begins at
+        this multiple. Width 0 adds no member, and makes the next bit-field begin at a multiple of
+        the type's size.
         """
         unit = 8 * type_.size
         at = 0 if self._union else self._bit

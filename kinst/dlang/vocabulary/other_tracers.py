@@ -3,7 +3,8 @@
 Users of bpftrace, perf, trace-cmd, SystemTap or gdb type the words that they know. The checker
 looks an unknown name up here before it compares the name's spelling with D's names: `comm` is not a
 misspelt `cpu`. The tables only supply hints for error messages. Two forms of probe descriptions are
-also accepted: FUNCTION+OFFSET and FILE:FUNCTION:LINE. docs/coming-from.md has the same as a page.
+also accepted: FUNCTION+OFFSET and FILE:FUNCTION:LINE. docs/coming-from.md has the same tables for
+users.
 
 Sources: bpftrace's language reference (0.23), perf-probe(1), the kernel's Documentation/trace/
 kprobetrace.rst, SystemTap's tapset reference, gdb's manual ("Registers"), FreeBSD's sys/sys/proc.h.

@@ -79,8 +79,9 @@ def traced_string(value: bytes, width: int, quiet: bool, raw: bool) -> str:
 
 
 def traced_signed(size: int) -> bool:
-    """Return whether trace() shows an integer of so many bytes as signed. The integer's type does
-    not matter."""
+    """Return whether trace() shows an integer of `size` bytes as a signed number. The sign of the
+    integer's type does not matter.
+    """
     return size >= 4
 
 

@@ -1,7 +1,8 @@
-"""Where dtrace(1)'s text goes: to standard output or the file of -o, or to the file of the last
+"""Destination of dtrace(1)'s text: standard output or the file of -o, or the file of the last
 freopen().
 
-Tested by tests/render/dtrace/test_renderer.py."""
+Tested by tests/render/dtrace/test_renderer.py.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ class TextOutput:
         self._file.flush()
 
     def reopen(self, path: str) -> None:
-        """Append text to a file from now on. For the path "", use the first destination again; also
-        if the file cannot be opened, which is then reported."""
+        """Append text to a file from now on. Use the first destination again if the path is "", or
+        if the file cannot be opened; the error is then reported.
+        """
         self.close()
         if path:
             try:
