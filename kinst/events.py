@@ -336,7 +336,7 @@ class TracingOver:
     follow.
 
     Attributes:
-        reason: as in End.
+        reason: why tracing has ended, one of the reasons of End.
     """
 
     reason: str

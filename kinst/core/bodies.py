@@ -92,12 +92,13 @@ class CountBody:
 
 @dataclass(frozen=True, slots=True)
 class IndexedBody:
-    """Work of a probe that adds one to a counter whose offset (as in CountBody) a snippet computes.
+    """Work of a probe that adds one to a counter whose offset, as CountBody.offsets has it, is
+    computed by a snippet.
 
     Attributes:
         index: computes the offset; if the offset is 0, there is no counter, and `otherwise` is
             called instead.
-        guard: as in CountBody.
+        guard: computes whether the work is done; None if it always is.
     """
 
     index: Snippet
@@ -164,7 +165,7 @@ class RecordBody:
         clause: number of the clause, for the record.
         probe: Probe.id.
         size: bytes of the record.
-        guard: as in CountBody.
+        guard: computes whether the work is done; None if it always is.
     """
 
     places: RecordPlaces

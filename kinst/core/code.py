@@ -56,7 +56,8 @@ class CodeEdge:
         kind: "next", "taken" (a conditional branch is taken), "jump", "computed", "return" or
             "fault" (the instruction faults and the kernel expects that).
         condition: a D expression over regs[] that is true at the block's last instruction if
-            control will take this edge; "" if D has none, or if the block has only this edge.
+            control will take this edge; "" if D cannot express it, or if the block has only this
+            edge.
     """
 
     to: int
@@ -70,8 +71,8 @@ class CodeBlock:
     except by calls that do not return.
 
     Attributes:
-        destination: target of the computed jump at the end, as a D expression; "" if D has none or
-            there is no such jump.
+        destination: target of the computed jump at the end, as a D expression; "" if D cannot
+            express it or there is no such jump.
     """
 
     instructions: tuple[CodeInstruction, ...]

@@ -118,7 +118,7 @@ def columns_in(
 
     Args:
         pieces: (address, bytes) of each piece.
-        bounds: as in Scanned.
+        bounds: index of each piece's first instruction, then the number of all instructions.
         addresses: address of each instruction.
         sizes: bytes of each instruction.
     """
@@ -182,7 +182,8 @@ class TrampolineBatch:
         counters: CountBody's offsets, a row for each instruction.
         count: how many offsets of each row are used.
         falls_into: whether the next instruction is planted, with its trampoline directly after.
-        head: as in Onward.
+        head: whether the trampoline begins with one instruction that is long enough for a jump
+            (Onward.head).
         low: start of the memory in which the trampolines will lie.
         high: end of that memory.
     """

@@ -75,7 +75,8 @@ class Moved:
     Attributes:
         falls_through: whether control can run off the end of the code, and must then go to the
             original successor.
-        original_at: as in Relocated.
+        original_at: offset in `code` of the copy of the instruction that can fault as the original
+            did, or -1 if none can.
     """
 
     code: bytes

@@ -364,7 +364,7 @@ class PlantingIsa(StoppingIsa):
 
         Args:
             code: the machine code.
-            zero: as in Snippet.
+            zero: Snippet.zero: whether the work is done if the computed word is 0.
         """
         return None
 
@@ -490,7 +490,7 @@ class Isa(PlantingIsa):
             at: offset in `code` of each run's bytes, then the length of `code`.
             code: the original bytes of all runs, one after another.
             to: target of each jump.
-            dead: registers that each jump may change, as in run_patch().
+            dead: for each jump, the registers that it may change, as a mask from dead_registers().
         """
         reaches, parts, bounds = np.zeros(len(start), np.bool_), [], at.tolist()
         runs = zip(start.tolist(), bounds, bounds[1:], to.tolist(), dead, strict=False)

@@ -98,12 +98,12 @@ class Abilities:
     """What a kind of machine can do.
 
     Attributes:
-        boots: whether it starts a kernel, and so needs the kernel's files.
+        boots: whether the machine starts a kernel, and so needs the kernel's files.
         writes_code: whether patches and hooks can be written into the kernel.
         runs_commands: whether a command can be run for the time of a trace (-c).
-        reads_running: whether memory can be read while the machine runs. bring_up() then leaves the
-            machine running; an operation that needs it stopped stops it for that operation only.
-            stop() is for data that must not change between two operations.
+        reads_running: whether memory can be read while the machine runs. If so, bring_up() leaves
+            the machine running, and an operation that needs it stopped stops it for that operation
+            only. stop() is for data that must not change between two operations.
         code_table: the table of translated code; None if a processor runs the code directly, or if
             the table is not known.
         switches: whether the system's own switches (System.switched()) can be turned on.
@@ -244,8 +244,8 @@ class LivePatch:
         address: where the patch is written.
         old: the bytes that must be at the address before.
         new: the bytes to write.
-        several: whether the patch covers more than one instruction. Control must reach each of them
-            but the first only from the instruction before it.
+        several: whether the patch covers more than one instruction. If so, control must reach each
+            instruction after the first only from the instruction before it.
     """
 
     address: int
@@ -343,7 +343,7 @@ class Stopping(Protocol):
     what needs a stopped CPU is refused.
 
     Attributes:
-        cannot_stop: reason for the refusals.
+        cannot_stop: why what needs a stopped CPU is refused, in words for the user.
     """
 
     cpus: int
@@ -396,7 +396,7 @@ class Planting(Protocol):
     The defaults are those of a machine without scratch memory, whose probes stop it at each hit.
 
     Attributes:
-        cannot_plant: reason for the refusals.
+        cannot_plant: why planting is refused, in words for the user.
     """
 
     cannot_plant: ClassVar[Reason] = ("code cannot be written into this machine's kernel", "")
@@ -473,7 +473,7 @@ class Commands(Protocol):
     The defaults are those of a machine that runs no commands.
 
     Attributes:
-        cannot_run_commands: reason for the refusals.
+        cannot_run_commands: why commands are refused, in words for the user.
     """
 
     cannot_run_commands: ClassVar[Reason] = ("this machine runs no commands", "leave out -c")

@@ -86,7 +86,7 @@ class Format:
             make_leaf() is to add tables.
         canonical: if True, the upper half of the top-level table maps the end of the address space,
             and the lower half its start; if False, the whole table maps the end.
-        page_bits: as in Root.
+        page_bits: number of address bits within a page.
         page: (level-2 entry of a mapping of 2 MB) -> the level-1 entry of its first page; used if
             such a mapping takes many entries of level 1.
     """

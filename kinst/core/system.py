@@ -178,17 +178,17 @@ class UserState:
     Each number but the mask is an offset in bytes at which a value is stored.
 
     Attributes:
-        stack: in the thread's structure: the address of the thread's kernel stack.
-        saved: from the kernel stack's address: the registers that were saved on entry from user
-            mode.
-        registers: in the saved registers: each register, by D name.
-        pc: in the saved registers: the program counter.
-        frame: in the saved registers: the frame pointer.
-        next_at: from the address in a frame pointer: the caller's frame pointer.
-        return_at: from the address in a frame pointer: the return address.
+        stack: offset, in the thread's structure, of the address of the thread's kernel stack.
+        saved: offset, from the kernel stack's address, of the registers that were saved on entry
+            from user mode.
+        registers: D name of a register -> its offset in the saved registers.
+        pc: offset of the program counter in the saved registers.
+        frame: offset of the frame pointer in the saved registers.
+        next_at: offset, from the address in a frame pointer, of the caller's frame pointer.
+        return_at: offset, from the address in a frame pointer, of the return address.
         address_mask: mask of the bits of a return address that are part of the address.
-        code_start: in the structure of the address space (UserMemory.mm): the address at which the
-            program's code was loaded.
+        code_start: offset, in the structure of the address space (UserMemory.mm), of the address at
+            which the program's code was loaded.
         program: offsets of a chain of pointers, from that structure to the text of the program's
             file name.
     """

@@ -43,8 +43,8 @@ class BlockRules:
     """What arrange() needs to form blocks: free counters, and instructions that end a block.
 
     Attributes:
-        first: offset of the first free counter, as in CountBody: from the per-CPU base, or the
-            counter's address if all CPUs share one.
+        first: offset of the first free counter from the per-CPU base; if all CPUs share the
+            counters, its address.
         room: number of free counters; they follow the first one.
         faulting: addresses of instructions that are expected to fault.
     """

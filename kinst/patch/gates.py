@@ -1,11 +1,11 @@
 """Finding the predecessors of sites that have no room for a jump, so that kinst can plant gates
 there (docs/chains.md).
 
-A branch target cannot be inside a run, and there may be no room for a jump between it and the next
-leader. But control mostly reaches it from a few known instructions: the instruction before it, and
-the branches whose target it is. If a jump or a run displaces these predecessors (gates), their
-trampolines lead straight into the site's trampoline. The site keeps its trap, for control that
-comes another way.
+A branch target cannot be inside a run, and there may be no room for a jump between the target and
+the next leader. But control mostly reaches the target from a few known instructions: the
+instruction before it, and the branches that lead to it. If a jump or a run displaces these
+predecessors (gates), their trampolines lead straight into the site's trampoline. The site keeps its
+trap, for control that comes another way.
 """
 
 from __future__ import annotations

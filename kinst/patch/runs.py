@@ -202,7 +202,7 @@ def lines_of(
     arguments have one entry for each instruction, in address order.
 
     Args:
-        place: a number for the instruction's first byte, as in CodeLines.
+        place: a number for the instruction's first byte (CodeLines.place).
         size: size of the instruction in bytes.
         flows: where control goes from the instruction.
         follows: whether the previous instruction is in the same function.
@@ -231,7 +231,7 @@ def near(place: I64, short: Bools, jump: int) -> Bools:
     contain both instructions.
 
     Args:
-        place: a number for each instruction's first byte, as in CodeLines.
+        place: for each instruction, a number for its first byte (CodeLines.place).
         short: for each instruction, whether it has no room for a jump.
         jump: size of a jump in bytes.
     """

@@ -252,7 +252,7 @@ class PlantedStopped:
         although it was allowed to run again and again for SWITCHING seconds.
 
         Args:
-            switches: the switches, as in EnabledSite.switch.
+            switches: addresses of the switches (EnabledSite.switch).
         """
         system, deadline = self._machine.system, time.monotonic() + SWITCHING
         while (writes := system.switched(switches, on=on)) is None:
@@ -294,8 +294,9 @@ class PlantedStopped:
     def _entered(self, runs: PlannedRuns, ended: Sequence[EndedCode]) -> Bools:
         """Return, for each run, whether a thread may be inside it.
 
-        A program counter or a possible return address then points into the run, or into code of an
-        ended trace that leads back into the run. True for all runs if memory cannot be searched.
+        A thread may be inside a run if a program counter or a possible return address points into
+        the run, or into code of an ended trace that leads back into the run. If memory cannot be
+        searched, the result is True for all runs.
 
         Args:
             ended: code of earlier traces that threads may still be in.

@@ -59,7 +59,7 @@ def _places(lowest: int, highest: int) -> Iterator[int]:
 
 
 def mapped_size(bases: tuple[int, ...], block_size: int) -> int:
-    """Return the bytes to map for the counter blocks of all CPUs, a multiple of 2 MB (LEAF).
+    """Return how many bytes to map for the counter blocks of all CPUs, a multiple of 2 MB (LEAF).
 
     The first block need not start at a multiple of LEAF, so the size includes one more LEAF.
 

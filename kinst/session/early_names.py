@@ -1,7 +1,8 @@
 """Check of the function names in a program against the kernel's file, before a guest is started.
 
-A misspelled name is reported in half a second. A guest needs two, and reports the same: a kernel
-that kinst has fetched has no function that its file lacks, unless a module is loaded into it.
+A misspelled name is reported in half a second. With a guest, the same report takes two seconds: a
+kernel that kinst has fetched has no function that its file lacks, unless a module is loaded into
+it.
 
 Tested by tests/vm/language/test_names_without_guest.py.
 """

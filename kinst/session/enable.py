@@ -204,8 +204,8 @@ class _Named:
         Args:
             ids: ids of the probes that already have an id, by name.
             first: first id for all other probes.
-            most: as in enable().
-            on_full: as in enable().
+            most: number of instructions that the machine has memory for, 0 for any number.
+            on_full: called with the first instruction that is left out.
         """
         self._most, self._on_full, self.full = most, on_full, False
         self._given, self._next = ids, first

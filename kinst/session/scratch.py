@@ -192,7 +192,7 @@ def own_memory(compiled: Compiled, cpus: int) -> ScratchMemory:
 
 
 def pool_size(program: EnabledProgram, cpus: int, trampolines: int = 0, room: int = 0) -> int:
-    """Return the bytes of scratch that a machine needs for a program's probes, a multiple of 2 MB.
+    """Return how many bytes of scratch a machine needs for a program's probes, a multiple of 2 MB.
 
     Args:
         cpus: number of the machine's CPUs.
@@ -205,7 +205,8 @@ def pool_size(program: EnabledProgram, cpus: int, trampolines: int = 0, room: in
 
 
 def data_reserved(program: EnabledProgram, cpus: int) -> int:
-    """Return the bytes to reserve at the start of scratch for the data of each batch of a program.
+    """Return how many bytes to reserve at the start of scratch for the data of each batch of a
+    program.
 
     Another batch may need twice as many bytes as this one for its probes.
 

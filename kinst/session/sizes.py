@@ -52,7 +52,7 @@ class Sizes:
         return (cpus + 1) * each + self.dynamic + self.variables + self.tables
 
     def scratch(self, cpus: int, trampolines: int, probes: int = 0) -> int:
-        """Return the bytes of all scratch, data and code, a multiple of 2 MB.
+        """Return the size in bytes of all scratch, data and code, a multiple of 2 MB.
 
         Args:
             trampolines: bytes for code, descriptors and tables.
@@ -142,7 +142,8 @@ def _halved(size: int, most: int) -> int:
 
 
 def code_borrowed(trampolines: int, probes: int) -> int:
-    """Return the bytes of code to allocate from a kernel that must be stopped for each allocation.
+    """Return how many bytes of code to allocate from a kernel that must be stopped for each
+    allocation.
 
     Unless the user has set -x scratch=, that is twice what the probes need, so that few allocations
     follow.
@@ -157,5 +158,6 @@ def code_borrowed(trampolines: int, probes: int) -> int:
 
 
 def counters_room(cpus: int) -> int:
-    """Return the bytes to keep free at the end of scratch for the counter blocks of `cpus` CPUs."""
+    """Return how many bytes to keep free at the end of scratch for the counter blocks of `cpus`
+    CPUs."""
     return (cpus + 1) * LEAF

@@ -136,7 +136,7 @@ class EnabledProgram:
     Attributes:
         compiled: the program, with a copy of each clause for each condition under which it runs.
         enabled: the probes, whose clause indexes refer to those copies.
-        matched: the same probes, whose clause indexes refer to the clauses as written.
+        matched: the same probes, whose clause indexes refer to the clauses as the user wrote them.
     """
 
     compiled: Compiled
@@ -267,8 +267,9 @@ class PlacedProgram:
     Attributes:
         placement: the probes, and how each is planted.
         scratch: the areas of the trace's scratch.
-        layout: places of variables, records and aggregations in those areas.
-        counters: None if the program has no counters, or there is no room for them.
+        layout: offsets of variables, records and aggregations in those areas.
+        counters: memory of the program's counters; None if the program has no counters, or there is
+            no room for them.
     """
 
     placement: Placement
@@ -382,7 +383,7 @@ class TracePlan:
 
     @property
     def matched(self) -> tuple[EnabledSite, ...]:
-        """Probes with the clauses as written, as in EnabledProgram."""
+        """The matched probes; their clause indexes refer to the clauses as the user wrote them."""
         return self.placement.enabled.matched
 
     @property

@@ -5,8 +5,8 @@ An instruction that depends on its own address is re-encoded:
 - memory operands relative to rip: the displacement is adjusted; if it does not reach (a per-CPU
   variable: gs:[rip + x] means a small address that wraps round), the absolute address is encoded if
   it fits 32 bits sign-extended;
-- short and near jumps and conditional jumps become near jumps; jrcxz and loop, which only exist
-  short, hop over a jump to the next instruction;
+- short and near jumps and conditional jumps become near jumps; jrcxz and loop exist only as short
+  jumps, so they lead to a near jump to their target;
 - a call pushes the original return address and jumps. An indirect call through memory based on rsp
   reads 8 bytes further up, because the push comes first.
 

@@ -101,8 +101,8 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes
 
 
 def _fill(slot: int, offset: int, frame_end: int, site: Site) -> bytes:
-    """Return code that stores a register's value at the site in its frame slot, at [rsp + offset];
-    the code may change rdi, rsi and r11.
+    """Return code that stores the value that a register has at the site, in the register's frame
+    slot at [rsp + offset]. The code may change rdi, rsi and r11.
 
     Args:
         frame_end: bytes by which rsp is below its value at the site.

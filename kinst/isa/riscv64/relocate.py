@@ -22,8 +22,9 @@ the kernel's trap handler, at thirty times the cost.
 
 **The short way back.** Every instruction that accesses a control and status register is slow, most
 of all on emulators. After a probe's work interrupts are off anyway, and an instruction that cannot
-fault and does not see sstatus may run with interrupts off. Then sepc and sstatus are set before the
-instruction, while registers are still free, and only sret comes after it (return_to(), quietly()).
+fault and does not see sstatus may run with interrupts off. For such an instruction, sepc and
+sstatus are set before it, while registers are still free, and only sret comes after it
+(return_to(), quietly()).
 
 **No way back.** If the next instruction is planted as well, control goes on in its trampoline
 (patch/chains.py), which a jal reaches or which lies directly after. That leaves sepc and sstatus

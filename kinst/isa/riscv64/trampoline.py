@@ -164,8 +164,8 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: in
 
 
 def _fill(at: int, slot: int, site: Site) -> bytes:
-    """Return code that stores a register's value at the site in the register's frame slot. Only for
-    slots that not every frame saves. The code may change t0."""
+    """Return code that stores the value that a register has at the site, in the register's frame
+    slot. Only for slots that not every frame saves. The code may change t0."""
     if slot == r.PC_SLOT:
         return relocate.load(e.T0, at, site.address) + e.c_sdsp(e.T0, 8 * slot)
     if slot == r.SP_SLOT:

@@ -56,7 +56,8 @@ class Reached:
     Attributes:
         pieces: where the guest's RAM is in QEMU's memory.
         root: page tables that one of the CPUs uses.
-        top: a copy of their top-level table, since the process that uses the table may end.
+        top: a copy of the top-level table of those page tables, since the process that uses it may
+            end.
         text: virtual address at which the kernel's code starts.
         agreed: the protocol features that were agreed on with the stub.
         seen: the stub's description of the machine.

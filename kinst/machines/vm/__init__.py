@@ -43,7 +43,7 @@ def _cpus(text: str) -> int:
 
 
 def _memory(text: str) -> int:
-    """Return the bytes of guest memory that an option's text means, rounded up to 2 MB.
+    """Return the size in bytes of guest memory that an option's text means, rounded up to 2 MB.
 
     Raises KinstError if the text is not a size, or the size is too small to boot in.
     """

@@ -100,11 +100,12 @@ class PhysicalLayout:
 
 
 def scratch_size(wanted: int) -> int:
-    """Return the bytes of scratch to set aside in a guest for a program that wants `wanted` bytes.
+    """Return how many bytes of scratch to set aside in a guest for a program that wants `wanted`
+    bytes.
 
-    The size is _SCRATCH, or for programs that want more the next power of two: a saved state fits
-    only one size of RAM, so there must be few sizes. Scratch takes no memory of the host until it
-    is written.
+    The size is _SCRATCH; for programs that want more, it is the next power of two: a saved state
+    fits only one size of RAM, so there must be few sizes. Scratch takes no memory of the host until
+    it is written.
     """
     return max(_SCRATCH, 1 << (wanted - 1).bit_length())
 

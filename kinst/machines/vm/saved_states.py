@@ -97,7 +97,8 @@ class SavedStates:
     def save(
         self, key: str, ram: memoryview, extents: list[tuple[int, int]], devices: bytes
     ) -> int:
-        """Save a guest's state, and return the bytes of its file; 0 if it could not be saved.
+        """Save a guest's state, and return the size of its file in bytes; 0 if it could not be
+        saved.
 
         Args:
             ram: all RAM of the guest.

@@ -2,7 +2,7 @@
 
 The rules come from ORC tables, if the kernel has them; otherwise from call frame information, in
 the kernel's file or in a module's debug file. By call frame information, the return address may
-still be in its register: then RA_IN_SLOT stands in place of its offset.
+still be in its register; such a rule has RA_IN_SLOT in place of the offset.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """

@@ -51,9 +51,9 @@ class CallSite:
             call site, all of one length.
         before: number of bytes before the record's address that boot writes for ftrace and that are
             final (arm64: mov x9, x30).
-        head: None if a call is one instruction. If it is two, boot writes the first of them and
-            ftrace later checks it: `head` takes the distance in bytes from the call site to
-            `caller`, and returns the bytes of this first instruction.
+        head: (distance in bytes from the call site to `caller`) -> bytes of the first of a call's
+            two instructions, which boot writes and ftrace later checks; None if a call is one
+            instruction.
         caller: name of the function that call sites call first.
     """
 
@@ -157,7 +157,8 @@ class IsaFacts:
         label_nops: nops that the kernel may have at a jump label.
         label_jump: a function (address, target, size) that returns the jump that the kernel writes
             at a jump label; it raises OverflowError if no jump of that size reaches the target.
-        thread_registers: registers that may hold the current thread's address, as in Facts.
+        thread_registers: registers that may hold the current thread's address, by the stub's names;
+            the first that exists and is not 0 holds the address.
         chain: layout of frame records, if stopped CPUs are unwound by frame pointers; None if there
             are ORC tables for that.
         link: D name of the register that holds the return address when a function is entered; "" if

@@ -294,8 +294,9 @@ class LinuxTracepoints:
         )
 
     def _parts(self, function: Function) -> Iterator[Function]:
-        """Yield a function, then the functions that the compiler may have split from it: the cold
-        part of the function, or the function of a cold part."""
+        """Yield a function, then what the compiler may have split from it: the function's cold
+        parts. For a cold part, these are the function that it belongs to and that function's other
+        cold parts."""
         yield function
         stem = function.name.partition(COLD)[0]
         for other in (*self._lookup(stem), *self._lookup(stem + COLD)):
