@@ -107,8 +107,8 @@ class BasicSystem(System):
         return ""
 
     def dead_ends(self) -> Sequence[str]:
-        """Return no names: kinst then assumes that every function returns. The worst effect is that
-        kinst believes that an inlined copy ends earlier than it does."""
+        """Return no names, so that kinst assumes that every function returns. The worst effect is
+        that kinst believes that an inlined copy ends earlier than it does."""
         return ()
 
     def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:

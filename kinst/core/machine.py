@@ -169,13 +169,13 @@ class Helpers(Protocol):
     passer: int
 
     def start_alone(self) -> None:
-        """Let the prepared command run while kinst's own processes in the guest wait, except
-        `passer`, until go_on()."""
+        """Let the prepared command run. Until go_on(), all of kinst's own processes in the guest
+        but `passer` wait."""
         ...
 
     def go_on(self) -> None:
-        """Let kinst's own processes in the guest run again, after the command has ended.
-        Target.wait() then reports the end of the command."""
+        """Let kinst's own processes in the guest run again, after the command has ended, so that
+        Target.wait() reports the end of the command."""
         ...
 
 
@@ -502,8 +502,9 @@ class Commands(Protocol):
 class Target(KernelMemory, Stopping, Planting, Commands, Protocol):
     """A kernel that can be read and, as far as its machine can do that, stopped and written.
 
-    MachineKind.open() makes a target. The caller then uses bring_up(), settle() once the system is
-    known, and close() at the end."""
+    MachineKind.open() makes a target. Its caller uses bring_up(), settle() once the system is
+    known, and close() at the end.
+    """
 
     isa: Isa
     abilities: Abilities

@@ -577,7 +577,7 @@ class SiteRules(Protocol):
 
     def has_fixup(self, address: int) -> bool:
         """Whether the kernel expects the instruction at this address to fault, since the exception
-        table has an entry for it. Its displaced copy then needs the fault hook."""
+        table has an entry for it. If so, the instruction's displaced copy needs the fault hook."""
         ...
 
     def fixup(self, address: int) -> int | None:
@@ -602,7 +602,7 @@ class SiteRules(Protocol):
 
     def is_bug(self, address: int) -> bool:
         """Whether the instruction at this address is a trap that the kernel looks up by address
-        (BUG or WARN). Its displaced copy then needs the bug hook."""
+        (BUG or WARN). If so, the instruction's displaced copy needs the bug hook."""
         ...
 
     def is_fatal(self, address: int) -> bool:

@@ -64,7 +64,7 @@ def _has_trapped(
 ) -> bool:
     """Whether a CPU may have hit a breakpoint and not have reached the hook.
 
-    The CPU then still has the program counter that the breakpoint saved: in a register or, if
+    Such a CPU still has the program counter that the breakpoint saved: in a register or, if
     pc_delta is not 0, near the top of its stack.
 
     Args:

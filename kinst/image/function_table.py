@@ -35,7 +35,7 @@ class _Arrays:
         symbols: symbol table index of each name.
         function: index of the function that each name belongs to.
         canonical: symbol table index of each function's canonical name.
-        place: for each symbol of the symbol table the index of its function, or -1.
+        place: for each symbol of the symbol table, the index of its function, or -1.
         address: running address of each function.
         size: bytes of each function.
     """

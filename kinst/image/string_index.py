@@ -1,5 +1,4 @@
-"""Index of an ELF string section: finds the strings that equal a given one without decoding all
-strings.
+"""Index of an ELF string section, by which a string is found in it without decoding all strings.
 
 A kernel has 140,000 symbols in 5 MB of names. Searching them one after another took two
 milliseconds for each name, and every trace looks up about a hundred names at its start.

@@ -132,7 +132,7 @@ def name(one: Instruction) -> str:
 
 def texts(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
     """Yield (offset, size, text) of each instruction in code, up to the first whose length is not
-    known. Breakpoints that are never executed are left out."""
+    known. Breakpoints that are never executed (never_falls_through()) are left out."""
     ends, spell = never_falls_through(), _formatter().format
     decoder = Decoder(BITS, code, ip=address)
     before, at = UNKNOWN, 0

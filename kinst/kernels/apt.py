@@ -243,7 +243,7 @@ class Apt:
 
         A complaint need not be an error: if one of several mirrors fails, the lists of the others
         may have all wanted packages. If a suite fails, such as while it is being published, apt may
-        keep no list at all; then the lists are fetched again without that suite.
+        keep no list at all; in that case the lists are fetched again without that suite.
         """
         started = time.monotonic()
 

@@ -45,9 +45,8 @@ class Planted(Protocol):
     def plant(self) -> str:
         """Write the patches into the kernel's text.
 
-        Each run gets one jump, unless a thread may be inside the run: then each of its sites gets a
-        patch of its own. Returns a sentence that names such runs and says why; "" if there are
-        none.
+        Each run gets one jump or, if a thread may be inside the run, a patch for each of its sites.
+        Returns a sentence that names such runs and says why; "" if there are none.
 
         Raises KinstError, before anything is written, if the live text differs from the text that
         the plan was made for.
@@ -149,8 +148,8 @@ def _read_text(machine: StartedMachine) -> LiveText:
 class PlantedStopped:
     """Implementation of Planted for a machine that is stopped while patches are written.
 
-    If memory can be read while the machine runs, kinst copies the whole text before the stop.
-    During the stop it then reads only the text around the patches, if the patches are few.
+    If memory can be read while the machine runs, kinst copies the whole text before the stop, and
+    if the patches are few, it reads only the text around them during the stop.
     """
 
     def __init__(self, plan: TracePlan, machine: StartedMachine) -> None:
@@ -175,8 +174,8 @@ class PlantedStopped:
     def _text_for(self, patches: Patches) -> LiveText:
         """Return a copy of the kernel's text, for work on these patches.
 
-        If the patches are few and the machine should be stopped only briefly, return NO_TEXT: the
-        caller then reads memory at each patch instead.
+        If the patches are few and the machine should be stopped only briefly, return NO_TEXT, and
+        the caller reads memory at each patch instead.
         """
         return NO_TEXT if self._brief and len(patches) <= FEW else _read_text(self._machine)
 

@@ -1,10 +1,10 @@
 """Batches (-x batch=TIME): parts of the functions that a program traces, planted in turn.
 
-A kernel has two and a half million instructions; to plan and plant a hundred thousand takes seconds
-and a few megabytes of scratch. With -x batch=TIME kinst traces a program for TIME with one part of
-the functions, then for TIME with the next part. Each batch has scratch of its own, so records and
-variables end with it. Only aggregations continue through all batches (consumer.aggregations), so
-clauses at instructions may only aggregate.
+A kernel has two and a half million instructions; to plan and plant a hundred thousand of them takes
+seconds and a few megabytes of scratch. With -x batch=TIME kinst traces a program for TIME with one
+part of the functions, then for TIME with the next part. Each batch has scratch of its own, so
+records and variables end with it. Only aggregations continue through all batches
+(consumer.aggregations), so clauses at instructions may only aggregate.
 
 Tested by tests/fake/test_batches.py.
 """

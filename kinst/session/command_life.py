@@ -2,9 +2,9 @@
 
 In the guest, kinst's helper processes (a shell script) start the command, wait for it and report
 its status. These helpers sleep while the command lives: the machine stops at the command's execve,
-and kinst plants the probes there. kinst then sees in memory that the command has exited, before the
-command's parent is told. So the probes count only the command and the kernel, and need no
-predicate.
+and kinst plants the probes there. After that, kinst sees in memory that the command has exited,
+before the command's parent is told. So the probes count only the command and the kernel, and need
+no predicate.
 
 Tested by tests/vm/language/test_command_alone.py.
 """
@@ -88,8 +88,8 @@ class CommandLife:
         """Return whether the kernel's memory shows that the command has exited.
 
         The command's parent has not been told yet, and the machine may run. If the command cannot
-        be followed any more, let the helpers continue and return False: the machine then reports
-        the command's end.
+        be followed any more, let the helpers continue, so that the machine reports the command's
+        end, and return False.
         """
         span, thread = self._span, self._thread
         if not self._held:

@@ -5,9 +5,10 @@ the other CPUs no buffer, so that clauses do not even begin there. kinst gives t
 traced kernel the condition cpu == N. BEGIN, END, ERROR and tick-N do not run on the kernel's CPUs,
 and always fire.
 
-Some sites count only on a condition. The compiled program then has two copies of the clause: as
-written, and with the condition before its own predicate. In the same way, a clause that reads
-arguments has a copy for each way to compute them. So later stages need not know about conditions.
+At some sites a probe fires only if a condition is true. For these sites the compiled program has a
+second copy of the clause, with the condition before the clause's own predicate. In the same way, a
+clause that reads arguments has a copy for each way to compute them. So later stages need not know
+about conditions.
 """
 
 from __future__ import annotations

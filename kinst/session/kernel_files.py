@@ -137,7 +137,7 @@ class KernelFiles:
         """Return the part of D that belongs to the traced kernel's operating system.
 
         If the request names a kernel file, that file tells the system. Otherwise the system is the
-        host's: kinst then fetches a kernel of that system, or traces this host.
+        host's, since kinst fetches a kernel of that system, or traces this host.
         """
         options = self._request.machine
         named = options.debug or options.kernel

@@ -182,7 +182,7 @@ def _compile_host(placed: PlacedProgram, places: Descriptors, machine: CodeMachi
     """Compile the clauses that kinst runs in its own process.
 
     Args:
-        places: places of the site descriptors in scratch.
+        places: offsets of the site descriptors in scratch.
         machine: this host, as a machine that runs code.
     """
     parts = placed.placement
@@ -293,7 +293,7 @@ def _wanted(
     Args:
         there: the target, as a machine that runs code.
         code: the compiled clauses; None if trampolines only count.
-        descriptors: places of the site descriptors in scratch.
+        descriptors: offsets of the site descriptors in scratch.
         rules: how to find the caller, by EnabledSite.key.
         shapes: records that a trampoline can write without a call.
     """
@@ -392,7 +392,7 @@ def _calls_of_choosers(
     """Return the call of each function that chooses among a site's probes, by the site's address.
 
     Args:
-        descriptors: places of the probes' descriptors in scratch.
+        descriptors: offsets of the probes' descriptors in scratch.
         code: the compiled clauses.
         rules: how to find the caller, by EnabledSite.key.
     """
@@ -448,10 +448,10 @@ def _descriptor_places(placed: PlacedProgram) -> Descriptors:
 def _describe(
     placed: PlacedProgram, places: Descriptors, rules: FrameRules, *, counted_only: bool = False
 ) -> Descriptors:
-    """Return the site descriptors with their places and bytes.
+    """Return the site descriptors with their offsets and bytes.
 
     Args:
-        places: the places, as _descriptor_places() returns them.
+        places: the offsets, as _descriptor_places() returns them.
         rules: how to find the caller, by EnabledSite.key.
         counted_only: whether planted probes only count, so that no clause reads their site
             descriptors.

@@ -212,9 +212,9 @@ class RunningTrace:
         yield End(reason, self._status(reason, command))
 
     def _ends_batch(self, reason: str) -> bool:
-        """Return whether the next batch follows, by the reason why this batch is over.
+        """Return whether the next batch follows.
 
-        It does if the time or the command of this batch is over, and the trace was not asked to
+        It follows if the time or the command of this batch is over, and the trace was not asked to
         end.
         """
         return reason in ("command", "timeout") and not self._stopping()
@@ -362,8 +362,8 @@ class RunningTrace:
         """Fire each timer that is due once.
 
         Timers that become due meanwhile wait until the loop has handled the deadline, signals, the
-        command and records. If the machine was stopped for samples, it then runs for at least as
-        long as it was stopped: otherwise a command might never end.
+        command and records. After the machine was stopped for samples, it runs for at least as long
+        as it was stopped; otherwise a command might never end.
         """
         for timers, stops in ((self._ticks, False), (self._samplers, True)):
             began = time.monotonic_ns()

@@ -86,7 +86,7 @@ def leaves_traces(
 
     Args:
         sites: for each site, the indexes of its clauses.
-        passer: id of the process that clauses leave out (not_in_process()), 0 if there is none.
+        passer: id of a process in which clauses do not fire (not_in_process()); 0 if there is none.
     """
     if any(find(program, typed.ClearAction)) or any(find(program, typed.TruncAction)):
         return False

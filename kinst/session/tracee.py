@@ -50,7 +50,8 @@ class Tracee(Protocol):
         command_status: exit status of the guest's command, known once restore() has returned.
         is_guest: whether the machine is a guest that runs kinst's commands and nothing else.
         has_fired: whether a stop-planted probe has fired.
-        passer: id of the process of kinst in the guest that clauses leave out, 0 if there is none.
+        passer: id of a process of kinst in the guest in which clauses do not fire; 0 if there is
+            none.
     """
 
     names: Names

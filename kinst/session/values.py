@@ -200,7 +200,7 @@ class Placement:
             jump.
         gates: instructions without a probe that are planted with a jump, since they lead to traps.
         gated: addresses of trap-planted instructions whose predecessors are all known and
-            displaced: control then comes from trampolines, and normally does not reach the trap.
+            displaced, so that control comes from trampolines, and normally does not reach the trap.
         sampled: probes that a timer of the machine fires (profile-N in a machine that never stops).
     """
 
@@ -288,7 +288,7 @@ class PlacedProgram:
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Site descriptors, which clauses read: their places in scratch, and their bytes.
+    """Site descriptors, which clauses read: their offsets in scratch, and their bytes.
 
     All offsets are in the trace's scratch.
 
@@ -326,8 +326,8 @@ class StoppedCpu:
 
 @dataclass(frozen=True, slots=True)
 class HostSide:
-    """Native functions by which host-run clauses read memory; they are valid as long as this
-    object.
+    """Native functions by which host-run clauses read memory; they are valid as long as this object
+    exists.
 
     Attributes:
         read: reads the target's memory.

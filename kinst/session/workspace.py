@@ -153,9 +153,8 @@ class Workspace:
             self.ended += (EndedCode((start, plan.code_end), back, counters),)
 
     def _new_pool(self, program: EnabledProgram) -> ScratchPool:
-        """Map scratch for a program and return it; if the machine is opened for any programs, map
-        more than this program needs.
-        """
+        """Map scratch for a program and return it; if the machine may trace other programs later
+        (`for_any`), map more than this program needs."""
         compiled, machine = program.compiled, self.machine
         data = compiled.sizes.data(machine.cpus)
         if compiled.batch:

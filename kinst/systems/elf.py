@@ -130,8 +130,8 @@ def _locate(
 
     One possible slide is 0. Each address in `bearings` may give another: if the file has the live
     code of this address at exactly one linked address, the slide is the difference of the two.
-    kinst then compares samples of the file's code with memory for each possible slide, and takes
-    the slide with the best agreement.
+    kinst compares samples of the file's code with memory for each possible slide, and takes the
+    slide with the best agreement.
 
     Args:
         functions: the file's functions, at linked addresses.

@@ -30,7 +30,7 @@ class Mapping:
     Attributes:
         start: first address.
         end: address after the last byte.
-        rights: such as "rw-p".
+        rights: permissions as the kernel writes them, such as "rw-p".
         offset: offset in the file of the byte at `start`.
         device: major and minor number of the file's device, in hexadecimal.
         inode: inode number of the file; 0 for anonymous memory.
@@ -189,8 +189,8 @@ class OtherProcess:
         return mappings
 
     def writable(self, least: int) -> list[tuple[int, int]]:
-        """Return the address ranges [start, end) of readable and writable memory, with adjacent
-        mappings joined, that have at least `least` bytes."""
+        """Return the address ranges [start, end) of readable and writable memory that have at least
+        `least` bytes. Adjacent mappings are one range."""
         spans: list[tuple[int, int]] = []
         for mapping in self.mappings():
             if "rw" not in mapping.rights:

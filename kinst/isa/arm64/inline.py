@@ -2,9 +2,9 @@
 predicates, lookup of counters.
 
 Counting alone adds to memory by load- and store-exclusive, in a loop: all CPUs share the counter.
-(The atomic instructions of Armv8.1 may be missing; a counter for each CPU would need interrupts
-masked on it, which costs more.) Interrupts stay on or off as they are throughout. The flags stay as
-well, unless a snippet sets them: then they are saved with the registers.
+(The atomic instructions of Armv8.1 may be missing; a counter for each CPU would need interrupts to
+be masked while it changes, which costs more.) Interrupts stay on or off as they are throughout. The
+flags stay as they are, too; if a snippet sets them, they are saved with the registers.
 
     save     registers that counting and the snippets use, and NZCV if a snippet sets it
     count    for each counter: if its guard (the snippet of its predicate) holds, add 1

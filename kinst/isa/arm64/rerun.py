@@ -1,27 +1,29 @@
 """Exclusive sequences that can run again: conditions under which an instruction between a
 load-exclusive and its store-exclusive, or the store-exclusive itself, can be planted.
 
-A probe's work there clears the mark that the load-exclusive made. But such a sequence may always be
-started again: until the store is done it has changed nothing but registers. So the trampoline of
-such an instruction does the probe's work, runs a copy of everything from the load-exclusive on,
-then the displaced instruction, and continues after the original instruction, with a new mark:
+A probe's work there clears the mark that the load-exclusive made. But a sequence may always be
+started again, since it changes nothing but registers until the store is done. So the trampoline of
+such an instruction does the probe's work, runs a copy of the instructions from the load-exclusive
+up to the site, which makes a new mark, runs the displaced instruction, and continues after the
+original instruction:
 
     work; copy of ldxr; copies of the instructions between; displaced instruction; branch back
 
-The original text that follows, the next trampoline included, finds the same state as if the
-load-exclusive had run only now, under these conditions (cannot()):
+What runs after the trampoline (the original text or the next trampoline) finds the same state as if
+the load-exclusive had run only now, under these conditions (cannot()):
 
 - the only path to the instruction leads directly from the load-exclusive: no branch of the function
   enters between (a compiled asm statement has one entry);
 - the code that runs again is the load-exclusive, arithmetic on general registers, and conditional
   branches out: no memory, no system register, no call;
 - this code changes no register, nor the flags, that it has read before: it finds its inputs again;
-- after a branch out of this code nothing is written except by the instruction itself: if the branch
-  is taken in the second run, which reads newer memory, the registers are those of a first run that
-  has left there.
+- after the first branch in this code, no instruction of this code writes a register. So if the
+  second run, which reads newer memory, takes a branch that the first run did not take, the
+  registers are those of a first run that took this branch.
 
-In the last case the probe has fired for a pass that the processor then abandoned, as it abandons a
-pass whose store fails: regs[] has shown what that pass had read.
+If only the second run takes a branch, the probe has fired, but its instruction does not run in this
+pass through the sequence. Such a pass is like one whose store fails: regs[] has shown what was read
+in vain.
 
 Source: Arm Architecture Reference Manual (DDI 0487), B2.9 "Synchronization and semaphores" for the
 sequences, C4.1 for the encodings.

@@ -1,10 +1,11 @@
 """Search for arm64 instructions that cannot be planted because of other instructions near them.
 
-A load-exclusive marks memory; a store-exclusive then writes it only if nothing happened between: no
-other exclusive access, no exception. A probe's work between the two clears the mark, and a loop
-around them would never end (DDI 0487, B2.9 "Synchronization and semaphores"). wfe and wfet also
-wait until the mark of a load-exclusive is cleared. An instruction between can be planted if the
-sequence can run again after the probe's work (rerun.py), and not otherwise.
+A load-exclusive marks memory; the store-exclusive that follows writes the memory only if nothing
+happened between the two: no other exclusive access, no exception. A probe's work between the two
+clears the mark, and a loop around them would never end (DDI 0487, B2.9 "Synchronization and
+semaphores"). wfe and wfet also wait until the mark of a load-exclusive is cleared. An instruction
+between a load-exclusive and its store-exclusive can be planted only if the sequence can run again
+after the probe's work (rerun.py).
 
 The load-exclusive itself can be planted: the probe's work comes before its displaced copy, and
 between the copy and the next instruction there is one direct branch, which the manual allows. But a

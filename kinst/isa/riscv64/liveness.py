@@ -8,8 +8,8 @@ register that calls preserve (RISC-V psABI, "Integer Register Convention") or, i
 analysed the function, any register that the function leaves alone. So only registers that the
 function itself writes somewhere are candidates. GCC does not analyse functions (-fipa-ra) that
 begin with space for a tracer's call (toplev.cc, process_options: function_entry_patch_area_size).
-That space is two nops, or an auipc and a nop; the nop may become the jalr of that auipc at any time
-and then reads its register.
+That space is two nops, or an auipc and a nop; the nop may become the jalr of that auipc at any
+time, and a jalr reads its register.
 
 A called function reads its arguments; nothing is assumed about whether it preserves a temporary. A
 call that a compiler has put last in a function, such as that of the stack protector, does not

@@ -340,7 +340,7 @@ class Guardian:
         )
 
     def _renewed(self) -> Debugger:
-        """Synchronize with the stub after an error; the machine is then stopped, without
+        """Synchronize with the stub after an error. This leaves the machine stopped and without
         breakpoints.
 
         Returns the new debugger.

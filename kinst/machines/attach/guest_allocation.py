@@ -138,7 +138,7 @@ def allocate(
         call: makes a call in the guest.
         physical: returns the physical address of a virtual address.
 
-    Raises TargetError if the guest lacks the memory; nothing is allocated then.
+    Raises TargetError if the guest lacks the memory; in that case nothing is allocated.
     """
     blocks: list[_Block] = []
 

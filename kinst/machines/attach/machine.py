@@ -75,7 +75,7 @@ class AttachedVm(StubTarget):
             stub: address of the GDB stub; "" to find it in QEMU's command line.
             virtual_layout: the virtual layout of the guest's system.
 
-        Raises TargetError if the guest cannot be traced; the guest is not changed then.
+        Raises TargetError if the guest cannot be traced; in that case the guest is not changed.
         """
         self.isa = isa
         self._paging = isa.paging

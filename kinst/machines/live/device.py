@@ -276,7 +276,7 @@ class Device:
         return bool(_WORD.unpack(self._ask(6, _READ, bytes(_WORD.size)))[0])
 
     def close(self) -> None:
-        """Close the device; the module then restores sites that are still planted."""
+        """Close the device, upon which the module restores all sites that are still planted."""
         if self._fd < 0:
             return
         if self._scratch is not None:

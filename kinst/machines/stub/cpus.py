@@ -31,9 +31,9 @@ def double_hits_told(release: str) -> str:
     """Return a message about hosts whose KVM may count a hit of a stop-planted probe twice; "" for
     other hosts.
 
-    There a step may enter the handler of an interrupt; the probe's instruction then runs after the
-    handler, with the breakpoint in place. Since Linux 5.16 KVM can hold interrupts back during a
-    step (KVM_GUESTDBG_BLOCKIRQ), and QEMU 7.0 asks for it.
+    On such a host a step may enter the handler of an interrupt, and after the handler the probe's
+    instruction runs with the breakpoint in place. Since Linux 5.16 KVM can hold interrupts back
+    during a step (KVM_GUESTDBG_BLOCKIRQ), and QEMU 7.0 asks for it.
 
     Args:
         release: the release of the host's kernel.
@@ -220,9 +220,8 @@ class Debugger:
             self._rsp.ask_ok(self._removals([address]), f"remove a breakpoint at {address:#x}")
 
     def _takes_register(self, address: int) -> bool:
-        """Return whether the breakpoint to insert at an address is a hardware breakpoint, and
-        count it.
-        """
+        """Return whether the breakpoint to insert at an address is a hardware breakpoint: one that
+        has a register, or for which a register is free, which it gets."""
         if len(self._in_hardware) < self.hardware_breakpoints:
             self._in_hardware.add(address)
         return address in self._in_hardware

@@ -1,4 +1,4 @@
-"""Accelerators of QEMU that a guest can run under, by QEMU's arguments.
+"""Which of QEMU's accelerators a guest runs under, as QEMU's arguments say.
 
 Source: QEMU's manual, -accel: `-accel name[,prop=value[,...]]`; the first one that works is used.
 

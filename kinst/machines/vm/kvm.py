@@ -1,10 +1,10 @@
 """Choice between KVM and TCG for a guest, and the record of guests that were started under KVM.
 
-That /dev/kvm can be opened proves nothing: on some hosts QEMU then fails, or a guest hangs early in
-its boot. The proof is the first guest itself: it is started under KVM, and if it does not come up,
-it is started again under TCG. Both outcomes are recorded for later guests with the same kernel. As
-long as no guest has come up under KVM, a failure counts for all kernels. A record is valid until
-the host boots or QEMU is replaced.
+That /dev/kvm can be opened proves nothing: on some hosts QEMU fails nevertheless, or a guest hangs
+early in its boot. The proof is the first guest itself: it is started under KVM, and if it does not
+come up, it is started again under TCG. Both outcomes are recorded for later guests with the same
+kernel. As long as no guest has come up under KVM, a failure counts for all kernels. A record is
+valid until the host boots or QEMU is replaced.
 
 Tested by tests/machines/vm/test_kvm.py.
 """

@@ -504,10 +504,10 @@ class Vm(Guest):
 
     @property
     def helpers(self) -> GuestHelpers | None:
-        """Processes of kinst's init script that run the command, which can be made to wait.
+        """Processes of kinst's init script that run the command. They can be made to wait.
 
-        None if the guest has no such processes, or if the command has a terminal, which they serve
-        while the command runs.
+        None if the guest has no such processes, or if the command has a terminal, since they serve
+        the terminal while the command runs.
         """
         if self._terminal is not None or not self._config.control:
             return None

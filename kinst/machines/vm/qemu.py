@@ -437,8 +437,8 @@ class Qemu:
             wait_until_ready([self], seconds=min(left, 0.5))
 
     def control_line(self, verb: str) -> str | None:
-        """Remove the oldest line of kinst's init that begins with the word `verb`, and return its
-        rest.
+        """Remove the oldest line from kinst's init that begins with the word `verb`, and return the
+        rest of the line.
 
         None if there is no such line. Raises TargetError if the init has reported an error (a line
         that begins with `error`).

@@ -7,8 +7,8 @@ translates the code at that moment keeps the translation of the old bytes.
 
 This was seen with QEMU 7.2, in one of some hundred boots: both CPUs executed for ever a breakpoint
 in hrtimer_start_range_ns (timers_migration_enabled) that was no longer in memory; the kernel's
-handler found no breakpoint, and returned to it. kinst then writes the same bytes through QEMU,
-which discards its translations of these bytes, and the guest continues.
+handler found no breakpoint, and returned to it. In such a case kinst writes the same bytes through
+QEMU, which discards its translations of these bytes, and the guest continues.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _CPU = ("model name", "flags", "CPU implementer", "CPU part", "Features", "isa",
 
 @dataclass(frozen=True, slots=True)
 class SavedBearings:
-    """Place of the kernel in the memory of a saved state.
+    """Where the kernel is in the memory of a saved state.
 
     Attributes:
         root: the kernel's page tables.
@@ -151,9 +151,9 @@ class EarlyGuest:
         self._loading = Loading(warm, self._qemu)
 
     def take(self, wanted: object) -> tuple[Qemu, Loading] | None:
-        """Hand over the QEMU and its loading if its VmConfig equals `wanted`.
+        """Return the QEMU, and the loading of its saved state, if its VmConfig equals `wanted`.
 
-        Otherwise, or if the QEMU was handed over already, end it and return None.
+        Otherwise, or if the QEMU was returned before, end it and return None.
         """
         qemu = self._qemu
         if qemu is None or wanted != self._config:

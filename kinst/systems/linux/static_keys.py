@@ -3,8 +3,8 @@ key is off, and a jump while the key is on (some sites: the other way round).
 
 The kernel's jump table has an entry for each site: the site's address, the jump's target, and the
 key's address. struct static_key counts the users of a key. When the first user comes or the last
-one goes, the kernel exchanges nops and jumps at all sites of the key. On x86 the kernel ends with a
-BUG if a site then has other bytes than the kernel wrote.
+one goes, the kernel exchanges nops and jumps at all sites of the key. On x86 it ends with a BUG if
+a site does not have the bytes that it wrote there before.
 
 kinst turns a key on without becoming a user of it: it writes the jumps itself, and sets a bit in
 the entry of each site. The bit means that the site was in boot code, which has been freed, so the

@@ -446,8 +446,8 @@ def _verified(memory: KernelMemory, elf: Elf, text_base: int) -> LinuxMemory:
 
 
 def _refuse_panicked(kernel: LinuxMemory) -> None:
-    """Raise TargetError if the kernel has panicked, since then nothing runs in it that could be
-    traced.
+    """Raise TargetError if the kernel has panicked, since nothing runs in a panicked kernel that
+    could be traced.
 
     Source: kernel/panic.c, panic_cpu is -1 (PANIC_CPU_INVALID) until the first panic() (since Linux
     4.5, commit subject "panic, x86: Fix re-entrance problem due to panic on NMI").

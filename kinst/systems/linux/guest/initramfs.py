@@ -106,7 +106,7 @@ class Initramfs:
 
     def starting_beside(self, append: str) -> str:
         """Return `append`, a kernel command line, with parameters added that make the kernel start
-        kinst's helper first. The helper then starts the init that the command line named."""
+        kinst's helper first. The helper starts the init that the command line named."""
         inits = [word for word in append.split() if word.startswith("rdinit=")]
         user_init = inits[-1].removeprefix("rdinit=") if inits else "/init"
         return f"{append} rdinit={BESIDE} kinst_init={user_init}".strip()
