@@ -320,7 +320,7 @@ class TracedProgram:
         if event or number == _AT_CALL:
             number = 0
         self._held[pid], self._signals[pid] = request, number
-        if self._runs:
+        if self._runs or event == _EXIT:  # a thread that was killed ends only if it goes on here
             self._go_on(pid)
 
     def _go_on(self, tid: int) -> None:

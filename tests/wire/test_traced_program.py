@@ -133,3 +133,10 @@ def test_a_stopped_job_stays_stopped_until_it_is_continued() -> None:
         assert one.wait(0.5) is None
         os.kill(one.pid, 18)
         assert one.wait(SECONDS) == 3
+
+
+def test_a_stopped_program_ends_when_it_is_killed() -> None:
+    """A killed thread stops once more, before it ends: kinst lets it go on there."""
+    with program("/bin/sleep", "1000") as traced:
+        traced.close()
+        assert traced.has_ended
