@@ -12,6 +12,7 @@ python: python3-venv'
 # Tools of `make test`: compilers of test programs, and programs whose output is compared with kinst's.
 test_tools='
 cpp: cpp
+g++: g++
 readelf: binutils
 dwz: dwz
 aarch64-linux-gnu-gcc: gcc-aarch64-linux-gnu libc6-dev-arm64-cross
@@ -39,7 +40,7 @@ lcov: lcov
 prove: perl
 dot: graphviz
 debootstrap: debootstrap
-llvm-config-19: llvm-19-dev g++'
+llvm-config-19: llvm-19-dev'
 
 # In Debian 12 virtiofsd is in QEMU's package, in later releases it has its own.  It is not in PATH.
 virtiofsd_package=virtiofsd
@@ -113,6 +114,10 @@ prove() {
             "$checkout/$venv/bin/python" -c 'import ctypes, lzma, ssl, zlib' && return
         fi
         find_python venv
+        ;;
+    g++)
+        echo 'int main() { try { throw 6; } catch (int six) { return 7 * six; } }' >thrown.cc &&
+            g++ -O2 -g -o thrown thrown.cc && { ./thrown || [ $? = 42 ]; }
         ;;
     cpp) [ "$(echo WHAT | cpp -P -DWHAT=works -)" = works ] ;;
     readelf)
