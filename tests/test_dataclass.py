@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import pickle
 from collections.abc import Callable
+from pprint import pformat
 from typing import Any
 
 import pytest
@@ -57,7 +58,8 @@ def seen(cls: Any) -> list[Any]:
     """Return everything observable of a class that made() returned."""
     one, other, same = cls(1, [2]), cls(2), cls(1, [2], "d")
     return [
-        repr(one), str(one), one == same, one == other, one == 1, one != same,
+        repr(one), str(one), pformat(one, width=20), one == same, one == other,
+        one == 1, one != same,
         outcome(lambda: cls(1, (2,), alone=3)), outcome(cls), outcome(lambda: cls(1, 2, 3, 4)),
         outcome(lambda: cls(1, nothing=1)), outcome(lambda: setattr(other, "first", 9)),
         outcome(lambda: delattr(other, "first")), outcome(lambda: other.first),

@@ -39,11 +39,12 @@ Fields = dict[str, dataclasses.Field[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class _Parameters:
-    """Value of __dataclass_params__, from which dataclasses.dataclass() learns whether a base class
-    is frozen.
+    """Value of __dataclass_params__. dataclasses.dataclass() asks it whether a base class is frozen,
+    and pprint whether a class has a generated __repr__().
     """
 
     frozen: bool
+    repr: bool = True
 
 
 class _Cell:
@@ -270,11 +271,16 @@ def _hash(fields: list[_Field], _frozen: bool) -> str:
     return f"def __hash__(self):\n    return hash({_compared(fields, 'self')})"
 
 
-@recursive_repr()
-def _repr(self: Any) -> str:
+def _text(self: Any) -> str:
     shown = [one.name for one in dataclasses.fields(self) if one.repr]
     values = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
     return f"{type(self).__qualname__}({values})"
+
+
+_repr: Any = recursive_repr()(_text)
+# pprint writes a field on each line only if it finds here a function that dataclasses made.
+_text.__qualname__ = "__create_fn__.<locals>.__repr__"
+_repr.__wrapped__ = _text
 
 
 def _refuse_to_set(self: object, name: str, value: object) -> None:
