@@ -39,8 +39,8 @@ Fields = dict[str, dataclasses.Field[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class _Parameters:
-    """Value of __dataclass_params__. dataclasses.dataclass() asks it whether a base class is frozen,
-    and pprint whether a class has a generated __repr__().
+    """Value of __dataclass_params__. dataclasses.dataclass() asks it whether a base class is
+    frozen, and pprint whether a class has a generated __repr__().
     """
 
     frozen: bool
