@@ -251,8 +251,8 @@ class DebugInfo:
         """Types in the file's DWARF; None if the file has no DWARF."""
         if not self.has_dwarf:
             return None
-        kept = (self._cache, key_of(self.elf)) if self._cache else None
-        names = EnumeratorNames(self._dies, self.index.enumerations, kept)
+        cache = (self._cache, key_of(self.elf)) if self._cache else None
+        names = EnumeratorNames(self._dies, self.index.enumerations, cache)
         return DwarfTypes(self._dies, self.index, self.module, names)
 
     @property

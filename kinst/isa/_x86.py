@@ -86,8 +86,8 @@ def sizes_and_codes(code: bytes, address: int) -> tuple[list[int], list[int]]:
     at = 0
     while at < len(code):
         decoder.position, decoder.ip = at, address + at & MASK
-        for one in decoder:
-            kind, size = one.code, one.len
+        for instruction in decoder:
+            kind, size = instruction.code, instruction.len
             if not kind:
                 break
             sizes.append(size)
@@ -119,15 +119,15 @@ def only(code: bytes, address: int) -> Instruction | None:
 
 def listed(code: bytes, address: int) -> Iterator[Instruction]:
     """Yield the instructions of code in order, up to the first unknown instruction."""
-    for one in Decoder(BITS, code, ip=address):
-        if one.code in unknown():
+    for instruction in Decoder(BITS, code, ip=address):
+        if instruction.code in unknown():
             return
-        yield one
+        yield instruction
 
 
-def name(one: Instruction) -> str:
+def name(instruction: Instruction) -> str:
     """Return an instruction's mnemonic as it is shown to the user, without prefixes."""
-    return _formatter().format_mnemonic(one, FormatMnemonicOptions.NO_PREFIXES)
+    return _formatter().format_mnemonic(instruction, FormatMnemonicOptions.NO_PREFIXES)
 
 
 def texts(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:

@@ -259,10 +259,10 @@ def only_counts(work: WantedSite) -> bool:
     return counts and not work.rerun_prefix
 
 
-def signed(place: int) -> int:
+def signed(offset: int) -> int:
     """Return the offset of a counter (CountBody) as a signed 64-bit number. If all CPUs share the
     counter, its offset is a kernel address, which becomes negative."""
-    return place - (1 << 64) if place >> 63 > 0 else place
+    return offset - (1 << 64) if offset >> 63 > 0 else offset
 
 
 def _offsets(work: WantedSite) -> list[int]:

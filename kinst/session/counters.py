@@ -41,7 +41,7 @@ def share_counters(address: int, offset: int, block_size: int, room: int) -> Cou
     return Counters(address + offset, (offset,))
 
 
-def _places(lowest: int, highest: int) -> Iterator[int]:
+def _addresses(lowest: int, highest: int) -> Iterator[int]:
     """Yield the virtual addresses at which counters may be mapped, nearest to the per-CPU bases
     first.
 
@@ -97,7 +97,7 @@ def map_counters(
     size = mapped_size(bases, block_size)
     if size > room or any(gap < block_size for gap in gaps):
         return None
-    for virtual in _places(lowest, highest):
+    for virtual in _addresses(lowest, highest):
         if target.map_alias(virtual, offset, size):
             within = (lowest + COLOUR) % LEAF
             start, inside = virtual + within, offset + within

@@ -81,7 +81,7 @@ class ScratchPool:
         data = self._data_of(program)
         base, (code, end) = self._heads, self._most_room()
         if self._first_code and base + data > self._first_code:
-            base, code = self._behind_all_code(data)
+            base, code = self._after_all_code(data)
             end = self._size
         size = end - base
         if size <= max(data, code - base):
@@ -124,7 +124,7 @@ class ScratchPool:
         self._released = []
         self._sequences = []
 
-    def _behind_all_code(self, data: int) -> tuple[int, int]:
+    def _after_all_code(self, data: int) -> tuple[int, int]:
         """Return the offset for data after all code so far, and the offset for the code after that
         data.
 

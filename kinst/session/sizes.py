@@ -141,7 +141,7 @@ def _halved(size: int, most: int) -> int:
     return size
 
 
-def code_borrowed(trampolines: int, probes: int) -> int:
+def code_to_allocate(trampolines: int, probes: int) -> int:
     """Return how many bytes of code to allocate from a kernel that must be stopped for each
     allocation.
 

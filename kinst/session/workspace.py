@@ -19,7 +19,7 @@ from kinst.patch.plan import ways_back
 from kinst.session.counters import CounterBlocks
 from kinst.session.kernel import RunningKernel
 from kinst.session.scratch import ScratchPool, data_reserved, pool_size
-from kinst.session.sizes import code_borrowed, counters_room
+from kinst.session.sizes import code_to_allocate, counters_room
 from kinst.session.values import (
     Counters,
     EnabledProgram,
@@ -162,7 +162,7 @@ class Workspace:
             return self._pool_of_batches(data, machine.target.most_scratch)
         code = compiled.trampolines
         if machine.target.abilities.reads_running:
-            code = code_borrowed(code, len(program.enabled))
+            code = code_to_allocate(code, len(program.enabled))
         size = pool_size(program, machine.cpus, code, machine.counters_room)
         if not self._for_any:
             return ScratchPool(machine, size, 0, data)

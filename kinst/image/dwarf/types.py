@@ -202,12 +202,12 @@ class DwarfTypes:
         members = []
         for child in self._dies.children(die):
             if child.tag == TAG_MEMBER:
-                bit, bits = _place(child)
+                bit, bits = _bits_of(child)
                 members.append(Member(child.text(AT_NAME), self.of(child), bit, bits))
         return tuple(members)
 
 
-def _place(member: Die) -> tuple[int, int]:
+def _bits_of(member: Die) -> tuple[int, int]:
     """Return (first bit, width) of a structure's member, given its DIE (DWARF 5, section 5.7.6);
     the width is 0 unless the member is a bit-field."""
     location = member.attributes.get(AT_MEMBER_LOCATION, 0)
@@ -246,19 +246,19 @@ class EnumeratorNames:
     """The enumerations of one debug file, by the names of their constants."""
 
     def __init__(
-        self, dies: Dies, enumerations: Sequence[int], kept: tuple[Path, str] | None = None
+        self, dies: Dies, enumerations: Sequence[int], cache: tuple[Path, str] | None = None
     ) -> None:
         """Describe the table of constants' names; it is loaded or made when it is first needed.
 
         Args:
             dies: access to DIEs.
             enumerations: offsets in .debug_info of all enumerations.
-            kept: the folder of saved tables, and a key of what the table is made from (key_of());
+            cache: the folder of saved tables, and a key of what the table is made from (key_of());
                 None to save nothing.
         """
         self._dies = dies
         self._enumerations = enumerations
-        self._kept = kept
+        self._cache = cache
 
     def enumerations(self, name: str) -> Sequence[int]:
         """Return the offsets in .debug_info of the enumerations that have a constant of this name.
@@ -281,9 +281,9 @@ class EnumeratorNames:
         name and, at the end, the length of `text`; `die` the offset in .debug_info of each name's
         enumeration.
         """
-        if self._kept is None:
+        if self._cache is None:
             return self._made()
-        folder, key = self._kept
+        folder, key = self._cache
         path, key = folder / f"enumerators-{key}.index", f"enumerators {key}"
         table = saved_arrays.load(path, key)
         if table is None:

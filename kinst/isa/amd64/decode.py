@@ -36,10 +36,10 @@ def undecoded(code: bytes) -> str:
 def padding(code: bytes) -> int:
     """Return how many bytes at the start of code are whole breakpoints and no-operations."""
     size = 0
-    for one in _x86.listed(code, 0):
-        if one.mnemonic not in _PADDING:
+    for instruction in _x86.listed(code, 0):
+        if instruction.mnemonic not in _PADDING:
             break
-        size += one.len
+        size += instruction.len
     return size
 
 

@@ -79,10 +79,10 @@ def counts(code: Any) -> tuple[bool, int]:
     return True, int(last == OpCodeOperandKind.IMM8_CONST_1)
 
 
-def _effect(one: Instruction, code: bytes) -> tuple[int, int] | None:
-    counted, count = counts(one.code)
+def _effect(instruction: Instruction, code: bytes) -> tuple[int, int] | None:
+    counted, count = counts(instruction.code)
     if not counted:
-        return effect_of(one.mnemonic)
+        return effect_of(instruction.mnemonic)
     count = code[-1] if count < 0 else count
     return (0, ARITHMETIC) if count & COUNT_MASK else _VOID
 

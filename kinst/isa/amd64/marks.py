@@ -199,20 +199,20 @@ def _marks(found: Columns, codes: I64, piece: I64) -> U16:
     return np.where(alone, 0, marks).astype(np.uint16)
 
 
-def _dead(found: Columns, piece: I64, read: U16, written: U16, unknown: Bools) -> Bools:
+def _dead(columns: Columns, piece: I64, read: U16, written: U16, unknown: Bools) -> Bools:
     """Return a mask of the instructions at which the flags that counting changes are dead, as
     flags.dead() would find for each.
 
     Args:
-        found: the instructions.
+        columns: the instructions.
         piece: for each instruction, the index of the piece of code (in scan()'s `pieces`) that
             contains the instruction.
         read: flags that each instruction reads.
         written: flags that each instruction writes.
         unknown: whether each instruction's effect on flags is not known.
     """
-    count = len(found)
-    end = found.after
+    count = len(columns)
+    end = columns.after
     live = np.full(count, COUNTING_CLOBBERS, np.uint16)
     dead = np.zeros(count, np.bool_)
     active = np.arange(count)

@@ -114,8 +114,8 @@ def shadow_refusal(code: bytes, following: bytes, address: int) -> str:
         following: live bytes after the instruction.
         address: where `following` lies.
     """
-    one = _x86.first(code, address - len(code))
-    if one is None or one.mnemonic != Mnemonic.STI:
+    instruction = _x86.first(code, address - len(code))
+    if instruction is None or instruction.mnemonic != Mnemonic.STI:
         return ""
     after = _x86.first(following, address)
     if after is None:

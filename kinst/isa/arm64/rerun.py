@@ -10,7 +10,7 @@ original instruction:
     work; copy of ldxr; copies of the instructions between; displaced instruction; branch back
 
 What runs after the trampoline (the original text or the next trampoline) finds the same state as if
-the load-exclusive had run only now, under these conditions (cannot()):
+the load-exclusive had run only now, under these conditions (refusal()):
 
 - the only path to the instruction leads directly from the load-exclusive: no branch of the function
   enters between (a compiled asm statement has one entry);
@@ -162,7 +162,7 @@ def targets_known(addresses: Sequence[int], words: npt.NDArray[np.uint32]) -> bo
     return all(_parsed(int(words[k]), addresses[k]).kind != p.UNKNOWN for k in suspects)
 
 
-def cannot(words: Mapping[int, int], load: int, site: int, goals: Collection[int]) -> str:
+def refusal(words: Mapping[int, int], load: int, site: int, branch_targets: Collection[int]) -> str:
     """Return why the instructions from a load-exclusive up to a site cannot run again before the
     site's instruction; "" if they can.
 
@@ -170,11 +170,11 @@ def cannot(words: Mapping[int, int], load: int, site: int, goals: Collection[int
         words: encodings of the function's instructions, by address.
         load: address of the load-exclusive.
         site: address of the site.
-        goals: targets of the function's direct branches (targets()).
+        branch_targets: targets of the function's direct branches (targets()).
     """
     if not load < site:
         return _APART
-    if any(at in goals for at in range(load + e.SIZE, site + e.SIZE, e.SIZE)):
+    if any(at in branch_targets for at in range(load + e.SIZE, site + e.SIZE, e.SIZE)):
         return _ENTERED
     inputs, written, may_have_left = set[int](), set[int](), False
     for at in range(load, site, e.SIZE):
@@ -196,7 +196,7 @@ def displace(rerun_prefix: bytes, code: bytes, address: int, to: int) -> Relocat
 
     Args:
         rerun_prefix: the instructions directly before `code`, from a load-exclusive on, for which
-            cannot() returned "".
+            refusal() returned "".
     """
     start, copied, leaving = address - len(rerun_prefix), b"", list[tuple[int, int]]()
     for offset in range(0, len(rerun_prefix), e.SIZE):

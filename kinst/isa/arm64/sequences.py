@@ -135,13 +135,13 @@ def _sequences(addresses: tuple[int, ...], code: bytes) -> Mapping[int, tuple[in
     if not loads:
         return {}
     words = dict(zip(addresses, encoded.tolist(), strict=True))
-    goals = rerun.targets(addresses, encoded)
+    branch_targets = rerun.targets(addresses, encoded)
     unknown = "" if rerun.targets_known(addresses, encoded) else _UNKNOWN
     sequences: dict[int, tuple[int, str]] = {}
     for load in loads:
-        for held in _held(words, load):
-            if held not in sequences or sequences[held][1]:
-                sequences[held] = load, unknown or rerun.cannot(words, load, held, goals)
+        for site in _inside_sequence(words, load):
+            if site not in sequences or sequences[site][1]:
+                sequences[site] = load, unknown or rerun.refusal(words, load, site, branch_targets)
     return sequences
 
 
@@ -149,7 +149,7 @@ def unsteppable(code: bytes) -> str:
     return _STEPPED if _exclusive(int.from_bytes(code, "little")) == _LOAD else ""
 
 
-def _held(words: Mapping[int, int], load: int) -> set[int]:
+def _inside_sequence(words: Mapping[int, int], load: int) -> set[int]:
     """Return the addresses of the instructions on a path from a load-exclusive to an instruction
     that ends its sequence; the ending instruction is included, the load-exclusive is not.
 
@@ -157,27 +157,29 @@ def _held(words: Mapping[int, int], load: int) -> set[int]:
         words: encodings of the function's instructions, by address.
         load: address of the load-exclusive.
     """
-    ways: dict[int, list[int]] = {}  # addresses that may follow each address
+    successors: dict[int, list[int]] = {}  # addresses that may follow each address
     reached, frontier = {load}, [load]
     for _ in range(_LONGEST):
         following: list[int] = []
         for at in frontier:
-            ways[at] = [to for to in _next(words, at) if to in words]
-            for to in ways[at]:
+            successors[at] = [to for to in _next(words, at) if to in words]
+            for to in successors[at]:
                 kind = _exclusive(words[to])
                 if to not in reached and kind in (_PLAIN, _END):
                     reached.add(to)
                     if kind == _PLAIN:
                         following.append(to)
         frontier = following
-    held = {at for at in reached if _exclusive(words[at]) == _END}
+    inside = {at for at in reached if _exclusive(words[at]) == _END}
     while True:
         before = {
-            at for at, after in ways.items() if at not in held and at != load and held & {*after}
+            at
+            for at, after in successors.items()
+            if at not in inside and at != load and inside & {*after}
         }
         if not before:
-            return held
-        held |= before
+            return inside
+        inside |= before
 
 
 def _next(words: Mapping[int, int], at: int) -> list[int]:

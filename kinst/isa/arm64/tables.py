@@ -41,11 +41,11 @@ _Maker = tuple[int, int, int]
 
 
 def _addresses(instructions: Sequence[Instruction], words: Mapping[int, int]) -> Iterator[_Maker]:
-    for one in instructions:
-        page = p.parse(one.code, one.address)
+    for instruction in instructions:
+        page = p.parse(instruction.code, instruction.address)
         if page.kind != p.ADRP:
             continue
-        for address in range(one.end, one.end + _NEAR * SIZE, SIZE):
+        for address in range(instruction.end, instruction.end + _NEAR * SIZE, SIZE):
             word = words.get(address, 0)
             # add xD, xN, #imm12
             if word & 0xFFC00000 == 0x91000000 and word >> 5 & 31 == page.register:

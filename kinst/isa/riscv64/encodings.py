@@ -336,7 +336,10 @@ def find(word: int, size: int) -> Encoding | None:
     """
     table = _compressed() if size == 2 else _full()
     group = word & 0xE003 if size == 2 else word & 0x7F
-    return next((one for one in table.get(group, ()) if word & one.mask == one.match), None)
+    return next(
+        (encoding for encoding in table.get(group, ()) if word & encoding.mask == encoding.match),
+        None,
+    )
 
 
 def effect(word: int, size: int) -> tuple[int, int]:
@@ -366,8 +369,8 @@ def _grouped(table: str, width: int, group: int) -> dict[int, list[Encoding]]:
     groups: dict[int, list[Encoding]] = {}
     for line in table.splitlines():
         fields = line.partition("#")[0].split()
-        for one in _row(fields, width) if fields else ():
-            groups.setdefault(one.match & group, []).append(one)
+        for encoding in _row(fields, width) if fields else ():
+            groups.setdefault(encoding.match & group, []).append(encoding)
     return groups
 
 
@@ -380,8 +383,8 @@ def _row(tokens: Sequence[str], width: int) -> Iterator[Encoding]:
         width: bits of the encoding, 16 or 32.
     """
     implied = [token[1:] for token in tokens if token[0] == "+"]
-    reads = sum(1 << int(one[1:]) for one in implied if one[0] == "s")
-    writes = sum(1 << int(one[1:]) for one in implied if one[0] == "d")
+    reads = sum(1 << int(register[1:]) for register in implied if register[0] == "s")
+    writes = sum(1 << int(register[1:]) for register in implied if register[0] == "d")
     fields = [token for token in tokens if token[0] != "+"]
     for patterns in itertools.product(*map(_patterns, fields)):
         bits = "".join(patterns)

@@ -74,17 +74,17 @@ def inline(work: SiteWork, to: int, end: _Maker, frame: _Maker) -> bytes:
     return code + frame(to + len(code))
 
 
-def count(at: int, body: CountBody, one: int = e.T1, spoiled: int = e.T0) -> bytes:
+def count(at: int, body: CountBody, increment: int = e.T1, spoiled: int = e.T0) -> bytes:
     """Return code at the address `at` that adds one to each counter of a body.
 
     Args:
-        one: register that must hold 1 when the code begins.
+        increment: register that must hold 1 when the code begins.
         spoiled: register that the code may change.
     """
     code = b""
     for address in body.offsets:
         code += e.load_address(spoiled, at + len(code), address, "the counter")
-        code += e.add_atomic(one, spoiled)
+        code += e.add_atomic(increment, spoiled)
     return code
 
 

@@ -58,7 +58,7 @@ def dead_registers(instructions: Sequence[Instruction], flows: Sequence[Flow]) -
     # any case (reads); registers that the instruction does not write (passed).
     ways, reads, passed = list[tuple[int, ...]](), list[int](), list[int]()
     for k, (instruction, flow) in enumerate(zip(instructions, flows, strict=True)):
-        following, out = _ways(k, instruction, flow, index, instructions)
+        following, out = _successors(k, instruction, flow, index, instructions)
         if patchable and flow.kind == "call" and k == count - 1:
             following, out = [], 0
         if flow.kind == "call":
@@ -99,9 +99,9 @@ def choose(registers: int) -> int:
     return next((register for register in order if registers >> register & 1), 0)
 
 
-def _ways(
+def _successors(
     k: int,
-    one: Instruction,
+    instruction: Instruction,
     flow: Flow,
     index: dict[int, int],
     instructions: Sequence[Instruction],
@@ -112,15 +112,15 @@ def _ways(
 
     Args:
         k: index of the instruction.
-        one: the instruction.
-        flow: where control goes from it.
+        instruction: the instruction.
+        flow: where control goes from the instruction.
         index: index of each instruction, by address.
         instructions: the function's instructions.
     """
     following, out = [], 0
     if flow.falls_through:
         after = k + 1
-        if after < len(instructions) and instructions[after].address == one.end:
+        if after < len(instructions) and instructions[after].address == instruction.end:
             following.append(after)
         else:
             out = ALL

@@ -51,7 +51,7 @@ from kinst.isa.riscv64.refuse import refusal
 _SAVED = (e.T0, e.T1)
 _ROOM = 16
 _KEEP = ~(e.SIE | e.SPIE)
-_TARGET, _GOAL = "the branch's target", "where it goes on"
+_TARGET, _SUCCESSOR = "the branch's target", "where it goes on"
 _ARITHMETIC = (0x13, 0x1B, 0x33, 0x37, 0x3B)  # opcodes: OP-IMM, OP-IMM-32, OP, LUI, OP-32
 _INTEGER_MEMORY = (0x03, 0x23)  # LOAD, STORE
 _MOP_MASK, _MOP = 0xF8FF, 0x6081  # c.mop
@@ -86,29 +86,29 @@ def is_linked(code: bytes, address: int, onward: Onward) -> bool:
     parsed = p.parse(code)
     if parsed is None:
         return False
-    goals = [address + parsed.size]
+    successors = [address + parsed.size]
     if parsed.kind in (p.JAL, p.BRANCH):
-        goals.append(address + parsed.imm)
+        successors.append(address + parsed.imm)
     return onward.falls_into >= 0 or any(
-        goal in onward.links or onward.dead.get(goal) for goal in goals
+        successor in onward.links or onward.dead.get(successor) for successor in successors
     )
 
 
-def _go_on(at: int, goal: int, onward: Onward, what: str = "the way back") -> bytes:
-    """Return code for the address `at` that continues at the instruction at `goal` or, if that
-    instruction has a trampoline, in the trampoline.
+def _go_on(at: int, original: int, onward: Onward, what: str = "the way back") -> bytes:
+    """Return code for the address `at` that continues at the original instruction at `original` or,
+    if that instruction has a trampoline, in the trampoline.
 
-    The trampoline is needed because the bytes at `goal` may be in the middle of a jump that leads
+    The trampoline is needed because the bytes at `original` may be inside a jump that leads
     elsewhere.
 
     Args:
         onward: trampolines of planted instructions, and registers that are dead at instructions.
         what: the code's purpose, for the message of OutOfReach.
     """
-    there = onward.links.get(goal, goal)
-    if there != goal and e.fits(there - at, 21):
+    there = onward.links.get(original, original)
+    if there != original and e.fits(there - at, 21):
         return e.jal(e.X0, there - at)
-    register = choose(onward.dead.get(goal, 0))
+    register = choose(onward.dead.get(original, 0))
     return e.jump(at, there, register, what) if register else leave(at, there, what)
 
 
@@ -160,7 +160,7 @@ def _move(
     return Moved(code, True, 0)
 
 
-def quiet_goal(code: bytes, address: int) -> int | None:
+def quiet_sepc(code: bytes, address: int) -> int | None:
     """Return the address that return_to() must put into sepc before an instruction; None if the
     instruction cannot run between return_to() and sret, where interrupts are off.
 
@@ -194,7 +194,7 @@ def _plain(parsed: p.Riscv64Instruction) -> bool:
 
 @refuses_out_of_reach
 def quietly(code: bytes, address: int, to: int) -> Relocated | Refused:
-    """Return code for the address `to` with the effect of an instruction for which quiet_goal() is
+    """Return code for the address `to` with the effect of an instruction for which quiet_sepc() is
     not None. The code runs after that of return_to(), and ends with sret."""
     parsed = p.parse(code)
     assert parsed is not None
@@ -209,15 +209,17 @@ def quietly(code: bytes, address: int, to: int) -> Relocated | Refused:
     return Relocated(moved.code + e.SRET, moved.original_at)
 
 
-def return_to(at: int, goal: int) -> bytes:
-    """Return code for the address `at` that sets sepc = goal, and sstatus so that a later sret goes
-    there.
+def return_to(at: int, target: int) -> bytes:
+    """Return code for the address `at` that sets sepc to `target`, and sstatus so that a later sret
+    goes there.
 
     Interrupts must be off, and t0 must hold sstatus as it is to be after the sret. The code changes
     t0 and t1.
     """
     code = _set_status(e.T1, e.T0)
-    return code + e.load_address(e.T0, at + len(code), goal, _GOAL) + e.csr_write(e.SEPC, e.T0)
+    return (
+        code + e.load_address(e.T0, at + len(code), target, _SUCCESSOR) + e.csr_write(e.SEPC, e.T0)
+    )
 
 
 def _go_to(at: int, target: int) -> bytes:

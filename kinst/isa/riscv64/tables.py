@@ -41,12 +41,12 @@ def _addresses(instructions: Sequence[Instruction]) -> Iterator[int]:
                 break
 
 
-def _high(one: Instruction) -> int | None:
+def _high(instruction: Instruction) -> int | None:
     """Return the upper part of the address that an auipc, lui or c.lui makes; None for other
     instructions."""
-    word = int.from_bytes(one.code, "little")
+    word = int.from_bytes(instruction.code, "little")
     if word & 0x7F in (_AUIPC, _LUI):
-        start = one.address if word & 0x7F == _AUIPC else 0
+        start = instruction.address if word & 0x7F == _AUIPC else 0
         return start + signed(word & 0xFFFF_F000, 32)
     if word & 0xE003 == 0x6001:  # two bytes, by its lowest bits
         return signed((word >> 7 & 0x20 | word >> 2 & 0x1F) << 12, 18)

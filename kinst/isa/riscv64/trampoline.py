@@ -46,7 +46,7 @@ def trampoline(
     if onward.head:
         way_back = relocate.leave(to + e.JAL_SIZE, site.address)
         head = e.jal(e.X0, e.JAL_SIZE + len(way_back)) + way_back
-    code = _behind_head(site, to + len(head), bodies, onward)
+    code = _after_head(site, to + len(head), bodies, onward)
     if isinstance(code, Refused):
         return code
     at = code.original_at
@@ -54,17 +54,15 @@ def trampoline(
 
 
 @refuses_out_of_reach
-def _behind_head(
-    site: Site, to: int, bodies: Sequence[Body], onward: Onward
-) -> Relocated | Refused:
+def _after_head(site: Site, to: int, bodies: Sequence[Body], onward: Onward) -> Relocated | Refused:
     linked = relocate.is_linked(site.code, site.address, onward)
     divided_work = divided(bodies)
     busy = bool(divided_work.inline or divided_work.calls)
-    goal = relocate.quiet_goal(site.code, site.address) if busy and not linked else None
+    sepc = relocate.quiet_sepc(site.code, site.address) if busy and not linked else None
     free = onward.dead.get(site.address, 0)
-    work = _work(site, to, divided_work, goal, free)
+    work = _work(site, to, divided_work, sepc, free)
     there = to + len(work)
-    if goal is None:
+    if sepc is None:
         displaced = relocate.displace(site.code, site.address, there, onward)
     else:
         displaced = relocate.quietly(site.code, site.address, there)
@@ -74,42 +72,42 @@ def _behind_head(
     return Relocated(work + displaced.code, at if at < 0 else at + len(work))
 
 
-def _work(site: Site, to: int, work: SiteWork, goal: int | None, free: int) -> bytes:
+def _work(site: Site, to: int, work: SiteWork, sepc: int | None, free: int) -> bytes:
     """Return the code at the address `to` for a site's work.
 
     Args:
-        goal: the address that sepc must have after the work, or None to leave sepc alone. If an
+        sepc: the address that sepc must have after the work, or None to leave sepc alone. If an
             address is given, every path through the code also turns interrupts off and runs the
             code of relocate.return_to().
         free: mask of the registers that are dead at the site.
     """
 
     def end(at: int) -> bytes:
-        return b"" if goal is None or work.frame else _counts(at, (), goal)
+        return b"" if sepc is None or work.frame else _counts(at, (), sepc)
 
     def frame(at: int) -> bytes:
-        return _calls(site, at, work.calls, goal)
+        return _calls(site, at, work.calls, sepc)
 
     code = b""
     if work.snippets:
         code = inline(work, to, end, frame)
     elif work.inline:
-        code = _counts(to, work.inline, goal, free)
+        code = _counts(to, work.inline, sepc, free)
     return code + frame(to + len(code)) if work.frame else code
 
 
-def _counts(to: int, bodies: Sequence[CountBody], goal: int | None, free: int = 0) -> bytes:
+def _counts(to: int, bodies: Sequence[CountBody], sepc: int | None, free: int = 0) -> bytes:
     """Return code at the address `to` that only counts, without guards.
 
     Args:
-        goal: the address that sepc must have after the code, or None to leave sepc alone. If an
+        sepc: the address that sepc must have after the code, or None to leave sepc alone. If an
             address is given, the code also turns interrupts off and runs the code of
             relocate.return_to().
         free: mask of the registers that are dead at the site.
     """
     increment = choose(free)
     spoiled = choose(free & ~(1 << increment))
-    if bodies and goal is None and increment and spoiled:
+    if bodies and sepc is None and increment and spoiled:
         code = e.addi(increment, e.X0, 1)
         for body in bodies:
             code += count(to + len(code), body, increment, spoiled)
@@ -119,9 +117,9 @@ def _counts(to: int, bodies: Sequence[CountBody], goal: int | None, free: int = 
         code += e.addi(e.T1, e.X0, 1)
     for body in bodies:
         code += count(to + len(code), body)
-    if goal is not None:
+    if sepc is not None:
         code += e.csr_read_clear_bits(e.T0, e.SSTATUS, e.SIE)
-        code += relocate.return_to(to + len(code), goal)
+        code += relocate.return_to(to + len(code), sepc)
     return code + e.c_ldsp(e.T0, 0) + e.c_ldsp(e.T1, 8) + e.addi(e.SP, e.SP, _ROOM)
 
 
@@ -131,13 +129,13 @@ def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
     return code + e.jal(e.X0, to - at - len(code))
 
 
-def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: int | None) -> bytes:
+def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], sepc: int | None) -> bytes:
     """Return code at the address `to` that does calls and counting in order, inside one frame of
     saved registers.
 
     Args:
         bodies: the work; at least one body is a call.
-        goal: the address that sepc must have after the code, or None to leave sepc alone. If an
+        sepc: the address that sepc must have after the code, or None to leave sepc alone. If an
             address is given, the code also leaves interrupts off and runs the code of
             relocate.return_to().
     """
@@ -155,10 +153,10 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: in
             code += e.addi(e.T1, e.X0, 1)
             code += count(to + len(code), body)
     code += e.c_ldsp(e.T0, 8 * r.STATUS_SLOT)
-    if goal is None:
+    if sepc is None:
         code += e.andi(e.T0, e.T0, e.SIE) + e.csr_set(e.SSTATUS, e.T0)
     else:
-        code += relocate.return_to(to + len(code), goal)
+        code += relocate.return_to(to + len(code), sepc)
     code += b"".join(e.c_ldsp(register, 8 * register) for register in r.CALLER_SAVED)
     return code + e.addi(e.SP, e.SP, r.FRAME_SIZE)
 

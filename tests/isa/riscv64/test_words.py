@@ -134,10 +134,10 @@ def test_what_runs_quietly_can_touch_nothing_but_the_stack() -> None:
     loud = quiet = 0
     for half in HALVES[::4]:
         code = half.to_bytes(2, "little")
-        goal = relocate.quiet_goal(code, CODE)
+        sepc = relocate.quiet_sepc(code, CODE)
         parsed = p.parse(code)
         assert parsed is not None
-        if goal is None:
+        if sepc is None:
             loud += 1
             continue
         reserved = "exception" in (why := runs(uc, code, draw))
@@ -145,7 +145,7 @@ def test_what_runs_quietly_can_touch_nothing_but_the_stack() -> None:
         quiet += not reserved
         # The destination of a branch that is not taken.
         at = uc.reg_read(riscv_const.UC_RISCV_REG_PC)
-        assert reserved or at == goal or parsed.kind == p.BRANCH, code.hex()
+        assert reserved or at == sepc or parsed.kind == p.BRANCH, code.hex()
     assert loud > 2000 and quiet > 6000, (loud, quiet)
 
 
@@ -172,11 +172,11 @@ def test_what_may_run_with_interrupts_off(source: str, quiet: bool, tmp_path: Pa
     for text in source.replace("\n", " ").split(";"):
         kind = ".option rvc" if text.strip().startswith("c.") else ".option norvc"
         code = assembled("riscv64", f"{kind}\n{text}", tmp_path)
-        goal = relocate.quiet_goal(code, TEXT)
-        assert (goal is not None) == quiet, text
+        sepc = relocate.quiet_sepc(code, TEXT)
+        assert (sepc is not None) == quiet, text
         if quiet:
             jump = "+64" in text
-            assert goal == TEXT + (64 if jump else len(code)), text
+            assert sepc == TEXT + (64 if jump else len(code)), text
 
 
 # The upper part of an address, and instructions that add the lower part to it.

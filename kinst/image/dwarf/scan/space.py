@@ -226,7 +226,7 @@ def fold(number: int) -> int:
 
 
 @compiled
-def place_of(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
+def hash_slot(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
     """Return the index in s.w of the hash table's slot for the row whose first three columns are
     (a, b, c): the slot that has this row's number, or the free slot where the number belongs.
 
@@ -262,7 +262,7 @@ def rehash(s: Space, table: int, slots: int) -> None:
     columns = 4 if table == TYPES else 3
     for row in range(w[N + table]):
         r = w[AT + table] + row * columns
-        w[place_of(s, table, slots, w[r], w[r + 1], w[r + 2])] = row
+        w[hash_slot(s, table, slots, w[r], w[r + 1], w[r + 2])] = row
 
 
 @compiled
@@ -275,7 +275,7 @@ def intern(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
         slots: TYPES_HASH or FILES_HASH, the hash table of `table`.
     """
     w = s.w
-    at = place_of(s, table, slots, a, b, c)
+    at = hash_slot(s, table, slots, a, b, c)
     row = w[at]
     if row >= 0:
         return row
