@@ -15,22 +15,22 @@ from kinst.core.whole_files import write_whole
 PACKAGED = Path("/usr/src")  # where linux-source-X.Y is installed
 
 
-def find_source(given: str, release: str, packaged: Path = PACKAGED) -> Path | None:
+def find_source(chosen: str, release: str, packaged: Path = PACKAGED) -> Path | None:
     """Return the folder or archive with a kernel's source text: what the user gave or, for "", the
     installed linux-source package. Return None if no package for the release is installed.
 
     Args:
-        given: the value of --source, or "".
+        chosen: the value of --source, or "".
         release: the kernel's release.
         packaged: folder in which linux-source packages are installed.
 
     Raises:
         KinstError: the path that the user gave does not exist.
     """
-    if given:
-        if not Path(given).exists():
-            raise KinstError(f"--source {given}: no such folder or archive")
-        return Path(given)
+    if chosen:
+        if not Path(chosen).exists():
+            raise KinstError(f"--source {chosen}: no such folder or archive")
+        return Path(chosen)
     name = package_of(release)
     for candidate in (packaged / name, packaged / f"{name}.tar.xz"):
         if name and candidate.exists():

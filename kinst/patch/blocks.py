@@ -168,19 +168,19 @@ def arrange(
     return Blocks(changed, entered, counters, sums)
 
 
-def _within(made: Bools, need: I64, room: int) -> Bools:
+def _within(candidates: Bools, need: I64, room: int) -> Bools:
     """Choose the blocks that get counters: in order, each block whose counters still fit into
     `room`. Return, for each block, whether it is chosen.
 
     Args:
-        made: for each block, whether it may be chosen.
+        candidates: for each block, whether it may be chosen.
         need: number of counters of each block.
         room: number of counters that are free.
     """
-    if int(need[made].sum()) <= room:
-        return made
-    kept = np.zeros(len(made), np.bool_)
-    for k in np.flatnonzero(made).tolist():
+    if int(need[candidates].sum()) <= room:
+        return candidates
+    kept = np.zeros(len(candidates), np.bool_)
+    for k in np.flatnonzero(candidates).tolist():
         if need[k] <= room:
             kept[k] = True
             room -= int(need[k])

@@ -50,8 +50,8 @@ def preprocess(
         text = "//" + text  # keeps the line's number; the preprocessor removes the comment
     folder = Path(file).parent if Path(file).is_file() else Path.cwd()
     program = program or CPP
-    given = ("-iquote", str(folder), *arguments)
-    command = [program, "-x", "c", *PREDEFINED, *PLAIN, *given, "-"]
+    options = ("-iquote", str(folder), *arguments)
+    command = [program, "-x", "c", *PREDEFINED, *PLAIN, *options, "-"]
     source = f'# 1 "{file}"\n{text}'.encode("utf-8", "surrogateescape")
     try:
         done = subprocess.run(

@@ -112,7 +112,7 @@ def calls_in(process: OtherProcess) -> Iterator[InjectedCalls]:
         raise TargetError(f"process {pid} cannot be traced: {why}", hint) from error
     calls = InjectedCalls(process)
     try:
-        calls.stand()
+        calls.prepare()
         yield calls
     except OSError as error:
         raise TargetError(f"process {pid} has ended: {error.strerror}") from error
@@ -138,7 +138,7 @@ class InjectedCalls:
         self._stack = 0  # the thread's stack pointer in a system call
         self._called = False
 
-    def stand(self) -> None:
+    def prepare(self) -> None:
         """Stop the first thread of the other process, and prepare the thread for system calls. To
         be called once."""
         ptrace_request(_INTERRUPT, self._pid)

@@ -114,7 +114,7 @@ class GuestCalls:
             # returned can be told from a thread that has not started.
             self._stack = next(landings)
             try:
-                result = self._landed(deadline, self._beginning(address, arguments))
+                result = self._until_returned(deadline, self._beginning(address, arguments))
             except _LostError:
                 raise
             except Exception as error:
@@ -122,7 +122,7 @@ class GuestCalls:
                 if self._has_not_started():
                     lost = False
                     raise NotMadeError(f"a call in the guest was not begun: {error}") from error
-                result = self._retried(lambda: self._landed(deadline, {}))
+                result = self._retried(lambda: self._until_returned(deadline, {}))
             lost = False
             self._place = landing, self._stack
             return result
@@ -229,7 +229,7 @@ class GuestCalls:
             self._write(values[sp], landing.to_bytes(_WORD, "little") * words)
         return values
 
-    def _landed(self, deadline: float, values: Mapping[str, int]) -> int:
+    def _until_returned(self, deadline: float, values: Mapping[str, int]) -> int:
         """Let the machine run until the thread has returned from its call, and return the call's
         result.
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.words import PAGE
-from kinst.machines.attach.near_reads import read_places
+from kinst.machines.attach.near_reads import read_ranges
 
 Read = Callable[[int, int], bytes]
 Bytes = npt.NDArray[np.uint8]
@@ -36,7 +36,7 @@ def changed_bytes(
     """
     if not writes:
         return np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.uint8)
-    old = b"".join(read_places(read, [(address, len(data)) for address, data in writes]))
+    old = b"".join(read_ranges(read, [(address, len(data)) for address, data in writes]))
     before, now = (
         np.frombuffer(old, np.uint8),
         np.frombuffer(b"".join(d for _, d in writes), np.uint8),
@@ -46,8 +46,8 @@ def changed_bytes(
     ends = np.cumsum(sizes)
     inside = np.arange(len(before)) - np.repeat(ends - sizes, sizes)
     differs = np.flatnonzero(before != now)
-    places = np.repeat(starts, sizes)[differs] + inside[differs].astype(np.uint64)
-    return places, before[differs], now[differs]
+    addresses = np.repeat(starts, sizes)[differs] + inside[differs].astype(np.uint64)
+    return addresses, before[differs], now[differs]
 
 
 @dataclass(slots=True)
@@ -71,19 +71,19 @@ class Changes:
     tables: list[tuple[int, bytes, bytes]] = field(default_factory=list)
     mapped: list[tuple[int, int]] = field(default_factory=list)
 
-    def note_text(self, places: Addresses, before: Bytes, now: Bytes) -> None:
+    def note_text(self, addresses: Addresses, before: Bytes, now: Bytes) -> None:
         """Record bytes of code that are about to be written.
 
         Args:
-            places: their addresses; all arguments are as changed_bytes() returns them.
+            addresses: their addresses; all arguments are as changed_bytes() returns them.
             before: their old values.
             now: their new values.
         """
-        self.noted = dict(zip(places.tolist(), now.tolist(), strict=True))
-        for at, old, new in zip(places.tolist(), before.tolist(), now.tolist(), strict=True):
+        self.noted = dict(zip(addresses.tolist(), now.tolist(), strict=True))
+        for at, old, new in zip(addresses.tolist(), before.tolist(), now.tolist(), strict=True):
             first, ours = self.text.get(at, (old, b""))
             self.text[at] = first, ours if new == first or new in ours else ours + bytes((new,))
-        self.ever.append(places)
+        self.ever.append(addresses)
 
     def note_written(self) -> None:
         """Record that the last write was made, and forget bytes that have their original value

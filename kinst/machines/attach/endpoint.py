@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
-from kinst.machines.attach.find import AUTO, is_encrypted, monitor_of, stub_of, the_only_one
+from kinst.machines.attach.find import AUTO, encryption_error, monitor_of, stub_of, the_only_one
 from kinst.machines.attach.monitor import SECONDS, Monitor
 from kinst.wire.other_process import OtherProcess
 from kinst.wire.qmp import owner_of
@@ -96,7 +96,7 @@ def _folder(pid: int) -> str:
 def _check_state(qmp: Monitor, pid: int) -> None:
     """Raise TargetError if a guest does not run, is being migrated, or has encrypted memory."""
     if qmp.encrypts():
-        raise is_encrypted(pid)
+        raise encryption_error(pid)
     state = qmp.status()
     if qmp.migrating():
         raise TargetError(f"the guest of process {pid} is migrating", "wait until it has arrived")

@@ -65,7 +65,7 @@ def the_only_one(program: str) -> int:
     if len(pids) > 1:
         pids = [pid for pid in pids if _can_be_reached(pid)] or pids
     if len(pids) > 1:
-        pids = [pid for pid in pids if not _is_other(_ran(pid), program)] or pids
+        pids = [pid for pid in pids if not _is_other(_program_of(pid), program)] or pids
     if not pids:
         raise TargetError("no QEMU of this user's runs here", "start one, or name its process")
     if len(pids) > 1:
@@ -83,7 +83,7 @@ def _can_be_reached(pid: int) -> bool:
     return bool(stub_of(arguments, "/") or monitor_of(arguments, "/"))
 
 
-def _ran(pid: int) -> str:
+def _program_of(pid: int) -> str:
     """Return the file name of a process's program; "" if the process has ended."""
     try:
         return OtherProcess(pid).program
@@ -154,13 +154,13 @@ def _address(value: str, arguments: Sequence[str], folder: str) -> str:
         return f"{_reachable(host)}:{port}"
     name = where if kind == "chardev" else ""
     for one in values_of(arguments, "-chardev") if name else ():
-        backend, given = listed(one)
-        if backend == "socket" and given.get("id") == name:
-            if "path" in given:
-                return os.path.join(folder, given["path"])
-            if "fd" in given:
+        backend, settings = listed(one)
+        if backend == "socket" and settings.get("id") == name:
+            if "path" in settings:
+                return os.path.join(folder, settings["path"])
+            if "fd" in settings:
                 return ""  # connected already
-            return f"{_reachable(given.get('host', ''))}:{given.get('port', '')}"
+            return f"{_reachable(settings.get('host', ''))}:{settings.get('port', '')}"
     return ""
 
 
@@ -241,7 +241,7 @@ def _check_memory(process: OtherProcess) -> None:
         )
     objects = {listed(value)[0] for value in values_of(process.arguments, "-object")}
     if objects & {*_ENCRYPTING} or any(name.startswith(_ENCRYPTED) for name in files):
-        raise is_encrypted(pid)
+        raise encryption_error(pid)
     for mapping in process.mappings():
         if mapping.size >= LEAST and "rw" in mapping.rights:
             page = process.page_size(mapping)
@@ -253,7 +253,7 @@ def _check_memory(process: OtherProcess) -> None:
                 )
 
 
-def is_encrypted(pid: int) -> TargetError:
+def encryption_error(pid: int) -> TargetError:
     """Return the error for a QEMU whose guest's RAM is encrypted."""
     return TargetError(
         f"the memory of the guest of process {pid} is encrypted (SEV or TDX)",

@@ -61,10 +61,10 @@ class GuestAllocation:
 
     def about_to_share(self, process: OtherProcess, ram: Ram) -> None:
         """Record what unshare() needs to undo share(), even if share() fails midway."""
-        self.was = _files(process, self._places(ram))
+        self.was = _files(process, self._host_ranges(ram))
         self.shared = True
 
-    def _places(self, ram: Ram) -> list[tuple[int, int]]:
+    def _host_ranges(self, ram: Ram) -> list[tuple[int, int]]:
         return [(ram.host(physical, size), size) for _, physical, size in self.pieces]
 
     def share(self, process: OtherProcess, ram: Ram) -> int:
@@ -73,12 +73,12 @@ class GuestAllocation:
         Returns the file descriptor of that memory. Raises TargetError if QEMU cannot be traced
         (ptrace).
         """
-        places = self._places(ram)
+        ranges = self._host_ranges(ram)
         with calls_in(process) as calls:
             number = calls.make_memory(_NAME, self.size)
             descriptor = os.open(f"/proc/{process.pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
             offset = 0
-            for host, size in places:
+            for host, size in ranges:
                 calls.map_file(host, size, number, offset)
                 offset += size
             calls.close_file(number)
@@ -103,18 +103,18 @@ class GuestAllocation:
         self.shared = False
 
 
-def _files(process: OtherProcess, places: list[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
+def _files(process: OtherProcess, ranges: list[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
     """Return (host address, bytes, file descriptor, offset) of shared files that a process has
     mapped.
 
     Args:
-        places: (host address, bytes) of the ranges in which mappings are looked for.
+        ranges: (host address, bytes) of the ranges in which mappings are looked for.
 
     Raises TargetError if the process has closed one of the files.
     """
     files = []
     mappings = [one for one in process.mappings() if one.shared and one.inode]
-    for host, size in places:
+    for host, size in ranges:
         for one in mappings:
             start, end = max(host, one.start), min(host + size, one.end)
             if start < end:

@@ -78,16 +78,16 @@ class Journal:
         except OSError:
             self.over()
 
-    def text(self, places: Addresses, before: Bytes, now: Bytes) -> None:
+    def text(self, addresses: Addresses, before: Bytes, now: Bytes) -> None:
         """Record bytes of code that are about to be changed.
 
         Args:
-            places: their addresses; all arguments are as changed_bytes() returns them.
+            addresses: their addresses; all arguments are as changed_bytes() returns them.
             before: their old values.
             now: their new values.
         """
-        if len(places):
-            arrays = places.astype("<u8"), before, now
+        if len(addresses):
+            arrays = addresses.astype("<u8"), before, now
             self._note(_TEXT, b"".join(array.tobytes() for array in arrays))
 
     def written(self) -> None:
@@ -155,9 +155,9 @@ class Journal:
 def _take(changes: Changes, kind: bytes, content: bytes) -> None:
     if kind == _TEXT:
         count = len(content) // 10
-        places = np.frombuffer(content, "<u8", count).astype(np.uint64)
+        addresses = np.frombuffer(content, "<u8", count).astype(np.uint64)
         before, now = np.frombuffer(content, np.uint8, 2 * count, 8 * count).reshape(2, count)
-        changes.note_text(places, before, now)
+        changes.note_text(addresses, before, now)
     elif kind == _WRITTEN:
         changes.note_written()
     elif kind == _TABLE:

@@ -29,7 +29,7 @@ _PLAIN = re.compile(r"[\w@%+:,./-]+( +[\w@%+=:,./-]+)*")
 _SETTLE = 0.2  # seconds for which output is read after the command has ended
 
 
-class HeldCommand:
+class StoppedCommand:
     """Shell command that kinst has started in its own process group, stopped until start().
 
     Its standard output and standard error go to one pipe; its standard input is empty.

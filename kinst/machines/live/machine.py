@@ -24,7 +24,7 @@ from kinst.core.machine import (
     Target,
 )
 from kinst.core.words import PAGE
-from kinst.machines.live.command import FollowedProcess, HeldCommand
+from kinst.machines.live.command import FollowedProcess, StoppedCommand
 from kinst.machines.live.device import JUMP, Device
 from kinst.machines.live.set_up import load, unload
 
@@ -58,7 +58,7 @@ class LiveKernel(Target):
         """
         self.isa = isa
         self._on_output = on_output or (lambda data: None)
-        self._command: HeldCommand | None = None
+        self._command: StoppedCommand | None = None
         self._closed = False
         self._followed = FollowedProcess(process) if process else None
         try:
@@ -192,7 +192,7 @@ class LiveKernel(Target):
 
     def prepare_command(self, command: str) -> int:
         self.end_command()
-        self._command = HeldCommand(command, self._on_output)
+        self._command = StoppedCommand(command, self._on_output)
         return self._command.pid
 
     def start_command(self) -> None:

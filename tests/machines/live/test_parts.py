@@ -223,9 +223,9 @@ def test_files_of_the_running_kernel_are_where_packages_put_them(tmp_path: Path)
     assert found.folders == (modules,)
 
 
-def held(text: str) -> tuple[command.HeldCommand, list[bytes]]:
+def held(text: str) -> tuple[command.StoppedCommand, list[bytes]]:
     output: list[bytes] = []
-    return command.HeldCommand(text, output.append), output
+    return command.StoppedCommand(text, output.append), output
 
 
 def test_a_command_waits_until_it_may_begin(tmp_path: Path) -> None:

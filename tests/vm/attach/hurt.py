@@ -46,7 +46,7 @@ CALLS: dict[type, tuple[str, ...]] = {
     ),
     OtherProcess: ("descriptor_of", "mappings", "open_memory", "read", "write"),
     InjectedCalls: (
-        "call", "close_file", "let_go", "make_memory", "map_anonymous", "map_file", "stand",
+        "call", "close_file", "let_go", "make_memory", "map_anonymous", "map_file", "prepare",
     ),
     Channel: ("receive", "send"),
     Journal: ("_note", "begin", "over", "read"),

@@ -233,7 +233,7 @@ def test_hurt_while_qemu_makes_calls(rig: Rig, what: str) -> None:
     """QEMU's thread returns by itself, and the next kinst recognises memory left in QEMU."""
     whole = rig.run(PROGRAMS[0], "auto")
     assert whole.status == 0, rig.err
-    for name in ("stand", "call", "make_memory", "close_file", "let_go"):
+    for name in ("prepare", "call", "make_memory", "close_file", "let_go"):
         name = f"InjectedCalls.{name}"
         for number in range(1, whole.calls["guardian"][name] + 1):
             for after in (False, True):
