@@ -33,6 +33,7 @@ _MOST_INPUT = 4 * _MOST_ASKED  # bytes of a packet that the stub sends
 _MOST_THREADS = 1 << 13
 _THREAD_ID = re.compile(r"-?[0-9a-fA-F]+|p-?[0-9a-fA-F]+(\.-?[0-9a-fA-F]+)?")
 _MOST_STOPS = 64  # stop replies in a row, without a request in between
+_MOST_LINES = 64  # packets of a monitor's answer
 
 
 def connect(address: str, timeout: float = 5.0) -> socket.socket:
@@ -523,6 +524,22 @@ class Rsp:
             raise TargetError(
                 f"the GDB stub cannot {verb} a breakpoint at {address:#x}{_why(reply)}"
             )
+
+    def ask_monitor(self, command: str) -> str:
+        """Return the answer of QEMU's monitor to a command, which the stub passes on (qRcmd); "" if
+        the stub is not QEMU's, or does not pass it on. The machine must be stopped.
+
+        The answer comes in packets that begin with O, and OK ends it."""
+        if not self._usual:
+            return ""
+        text = bytearray()
+        reply = self.ask(b"qRcmd," + command.encode().hex().encode())
+        for _ in range(_MOST_LINES):
+            if reply[:1] != b"O" or reply == b"OK":
+                return text.decode("ascii", "replace") if reply == b"OK" else ""
+            text += unhex(reply[1:])
+            (reply,) = self._exchange(b"", 1, _NO_PROGRESS)
+        raise TargetError(f"the GDB stub's answer to {command!r} has no end")
 
     def physical_memory(self) -> bool:
         """Switch the stub to physical addresses for m and M. Return False if the stub has no such

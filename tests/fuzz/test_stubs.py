@@ -18,7 +18,7 @@ import pytest
 from kinst.core.errors import TargetError
 from kinst.isa import load
 from kinst.machines.stub import cpus
-from kinst.machines.stub.cpus import Debugger
+from kinst.machines.stub.cpus import Debugger, hardware_breakpoints_of
 from kinst.wire import rsp
 from kinst.wire.packets import frame
 from kinst.wire.rsp import Rsp
@@ -142,7 +142,8 @@ def converse(stub: PlayedStub) -> None:
     """Make all requests that kinst makes of a stub."""
     client = Rsp(stub)  # type: ignore[arg-type]
     client.ask_stopped()
-    debugger = Debugger(client, ISA)
+    registers = hardware_breakpoints_of(client, ISA)
+    debugger = Debugger(client, ISA, hardware_breakpoints=registers)
     client.physical_memory()
     for cpu in range(min(debugger.cpus, 3)):
         dict(debugger.registers(cpu))

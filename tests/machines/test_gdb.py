@@ -55,6 +55,7 @@ def test_breakpoints_registers_and_steps(stub: Path, prepared: Prepared) -> None
     tick, banner = symbols(prepared, "scheduler_tick", "linux_banner")
     target = GdbStub(ISA, str(stub), VIRTUAL_LAYOUT)
     assert target.cpus == 2
+    assert target._rsp.ask_monitor("info kvm").startswith("kvm support: ")
     assert target.read(banner, 14) == b"Linux version "
     assert target.map_scratch(1 << 21, (tick, tick)) is None
     target.insert_breakpoint(tick)

@@ -13,7 +13,7 @@ from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Abilities, Bearings
 from kinst.core.system import PageAllocator, VirtualLayout
-from kinst.machines.stub.cpus import Debugger
+from kinst.machines.stub.cpus import Debugger, hardware_breakpoints_of
 from kinst.machines.stub.memory import GuestMemory, need_process, read_process
 from kinst.machines.stub.target import StubTarget
 from kinst.wire.rsp import Rsp, connect
@@ -76,7 +76,8 @@ class GdbStub(StubTarget):
             self._rsp = Rsp(sock)
             self._rsp.ask_stopped()
             self._rsp.clear_breakpoints()
-            self._stub = Debugger(self._rsp, isa)
+            registers = hardware_breakpoints_of(self._rsp, isa)
+            self._stub = Debugger(self._rsp, isa, hardware_breakpoints=registers)
         except BaseException:
             sock.close()
             raise

@@ -47,6 +47,13 @@ def double_hits_told(release: str) -> str:
     )
 
 
+def hardware_breakpoints_of(rsp: Rsp, isa: Isa) -> int:
+    """Return how many hardware breakpoints kinst uses in the stopped machine of a GDB stub: 0
+    except for a machine that QEMU runs under KVM, as QEMU's monitor says."""
+    under_kvm = "enabled" in rsp.ask_monitor("info kvm")
+    return isa.board.HARDWARE_BREAKPOINTS if under_kvm else 0
+
+
 @dataclass(frozen=True, slots=True)
 class StubView:
     """GDB stub's description of its machine.

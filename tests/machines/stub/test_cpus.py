@@ -13,7 +13,12 @@ import pytest
 
 from kinst.core.errors import TargetError
 from kinst.isa import load
-from kinst.machines.stub.cpus import Debugger, StubView, double_hits_told
+from kinst.machines.stub.cpus import (
+    Debugger,
+    StubView,
+    double_hits_told,
+    hardware_breakpoints_of,
+)
 from kinst.wire.registers import RegisterInfo
 from kinst.wire.rsp import Rsp
 from tests.wire.stub_double import Answer, StubDouble
@@ -123,6 +128,33 @@ def test_a_cpu_comes_into_the_kernel_first(stub: KvmStub) -> None:
     made.handed_back(running=False)
     made.remove_breakpoint(SITES[4])
     assert not stub.written and not made.running
+
+
+def test_the_monitor_says_that_a_machine_is_under_kvm(stub: KvmStub) -> None:
+    said: list[bytes] = []
+
+    def answer(body: bytes) -> bytes:
+        assert bytes.fromhex(body.partition(b",")[2].decode()) == b"info kvm"
+        for line in said:
+            stub.double.send(b"O" + line.hex().encode())
+        return b"OK"
+
+    def registers() -> int:
+        return hardware_breakpoints_of(Rsp(stub.double.ours), ISA)
+
+    assert registers() == 0  # a stub that is not QEMU's is not asked
+    assert not any(one.startswith(b"qRcmd") for one in stub.double.requests)
+    stub.double.answers |= {b"qqemu.sstepbits": b"ENABLE=1,NOIRQ=2,NOTIMER=4", b"Qqemu": b"OK"}
+    assert registers() == 0  # QEMU without a monitor does not know the request
+    stub.double.answers[b"qRcmd"] = answer
+    for text, count in (
+        ([b"kvm support: ", b"enabled\r\n"], 4), ([b"kvm support: disabled\r\n"], 0), ([], 0),
+    ):  # fmt: skip
+        said[:] = text
+        assert registers() == count
+    said[:] = [b"line\n"] * 1000
+    with pytest.raises(TargetError, match="has no end"):
+        registers()
 
 
 def test_no_cpu_comes_into_the_kernel(stub: KvmStub) -> None:
