@@ -49,10 +49,10 @@ def let_pass(machine: Stoppable, read: Read, isa: Isa, sites: U64, pc_delta: int
         sites: addresses of the removed breakpoints.
         pc_delta: Facts.trap_pc_delta.
     """
-    places = sites + np.uint64(pc_delta)
+    saved_pcs = sites + np.uint64(pc_delta)
     for _ in range(_PASSES):
         cpus = (machine.registers(cpu) for cpu in range(machine.cpus))
-        if not any(_has_trapped(read, isa, registers, places, pc_delta) for registers in cpus):
+        if not any(_has_trapped(read, isa, registers, saved_pcs, pc_delta) for registers in cpus):
             return
         machine.resume()
         time.sleep(_PASS)
@@ -60,7 +60,7 @@ def let_pass(machine: Stoppable, read: Read, isa: Isa, sites: U64, pc_delta: int
 
 
 def _has_trapped(
-    read: Read, isa: Isa, registers: Mapping[str, int], places: U64, pc_delta: int
+    read: Read, isa: Isa, registers: Mapping[str, int], saved_pcs: U64, pc_delta: int
 ) -> bool:
     """Whether a CPU may have hit a breakpoint and not have reached the hook.
 
@@ -69,7 +69,7 @@ def _has_trapped(
 
     Args:
         registers: the CPU's registers.
-        places: for each breakpoint, the program counter that it saves.
+        saved_pcs: for each breakpoint, the program counter that it saves.
         pc_delta: Facts.trap_pc_delta.
     """
     if isa.paging.in_user_mode(registers):
@@ -80,4 +80,4 @@ def _has_trapped(
         with suppress(TargetError):
             words = np.concatenate([words, np.frombuffer(read(stack, size), "<u8")])
             break
-    return bool(np.isin(places, words).any())
+    return bool(np.isin(saved_pcs, words).any())

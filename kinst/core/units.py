@@ -35,12 +35,12 @@ def value_text(value: float, unit: str) -> str:
         return count_text(value)
     if not value:
         return "0"
-    value, place = float(value), UNITS.index(unit)
-    while abs(value) >= 1000 * (1 - _ROUNDING) and place < len(_TIMES) - 1:
-        value, place = value / 1000, place + 1
-    while 0 < abs(value) < 1 and place:
-        value, place = value * 1000, place - 1
-    return f"{_short(value)} {_TIMES[place]}"
+    value, power = float(value), UNITS.index(unit)
+    while abs(value) >= 1000 * (1 - _ROUNDING) and power < len(_TIMES) - 1:
+        value, power = value / 1000, power + 1
+    while 0 < abs(value) < 1 and power:
+        value, power = value * 1000, power - 1
+    return f"{_short(value)} {_TIMES[power]}"
 
 
 def binary_text(value: float) -> str:
@@ -49,10 +49,10 @@ def binary_text(value: float) -> str:
 
 
 def _with_prefix(value: float, base: int, prefixes: Sequence[str]) -> str:
-    place, scaled_value = 0, float(value)
-    while abs(scaled_value) >= base and place < len(prefixes) - 1:
-        scaled_value, place = scaled_value / base, place + 1
-    return f"{_short(scaled_value)}{prefixes[place]}"
+    power, scaled_value = 0, float(value)
+    while abs(scaled_value) >= base and power < len(prefixes) - 1:
+        scaled_value, power = scaled_value / base, power + 1
+    return f"{_short(scaled_value)}{prefixes[power]}"
 
 
 def _short(value: float) -> str:

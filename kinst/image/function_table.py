@@ -35,7 +35,7 @@ class _Arrays:
         symbols: symbol table index of each name.
         function: index of the function that each name belongs to.
         canonical: symbol table index of each function's canonical name.
-        place: for each symbol of the symbol table, the index of its function, or -1.
+        function_of: for each symbol of the symbol table, the index of its function, or -1.
         address: running address of each function.
         size: bytes of each function.
     """
@@ -43,7 +43,7 @@ class _Arrays:
     symbols: npt.NDArray[np.int64]
     function: npt.NDArray[np.int64]
     canonical: npt.NDArray[np.int64]
-    place: npt.NDArray[np.int64]
+    function_of: npt.NDArray[np.int64]
     address: npt.NDArray[np.uint64]
     size: npt.NDArray[np.uint64]
 
@@ -101,10 +101,10 @@ class FunctionTable:
         room[:-1] = np.minimum(room[:-1], address[1:])
         room -= address
         size = np.where(size == 0, room, np.minimum(size, room))
-        place = np.full(len(symbols), -1, dtype=np.int64)
-        place[rows] = group
+        function_of = np.full(len(symbols), -1, dtype=np.int64)
+        function_of[rows] = group
         slide = np.uint64(self._slide & MASK)
-        return _Arrays(rows, group, rows[first], place, address + slide, size)
+        return _Arrays(rows, group, rows[first], function_of, address + slide, size)
 
     def _order_aliases(self, rows: npt.NDArray[np.int64], first: npt.NDArray[np.int64]) -> None:
         """Sort the symbols at each address so that the preferred name of the function is the first.
@@ -178,8 +178,8 @@ class FunctionTable:
     def lookup(self, name: str) -> list[Function]:
         """Return the functions that have exactly this name or alias, in address order; the results
         carry this name. Several functions are returned if the name is ambiguous."""
-        places = self._arrays.place[self._elf.symbols.indexes(name)].tolist()
-        return [self._make(i, name) for i in sorted({*places} - {-1})]
+        functions = self._arrays.function_of[self._elf.symbols.indexes(name)].tolist()
+        return [self._make(i, name) for i in sorted({*functions} - {-1})]
 
     def glob(self, pattern: str) -> list[Function]:
         """Return the functions that have a name matching an sh(1) pattern, in address order.

@@ -117,10 +117,10 @@ class Orc:
 def open_orc(elf: Elf) -> Orc | None:
     """Return the ORC tables of a linked image; None if the image has none. Raises KinstError if the
     two tables have different numbers of entries, or number registers in an unknown way."""
-    places, rules = elf.section(".orc_unwind_ip"), elf.section(".orc_unwind")
-    if places is None or rules is None or not places.size:
+    instructions, rules = elf.section(".orc_unwind_ip"), elf.section(".orc_unwind")
+    if instructions is None or rules is None or not instructions.size:
         return None
-    distances = np.frombuffer(elf.data(places), dtype="<i4", count=places.size // 4)
+    distances = np.frombuffer(elf.data(instructions), dtype="<i4", count=instructions.size // 4)
     raw = elf.data(rules)
     if len(raw) != len(distances) * ENTRY.itemsize:
         raise KinstError(
@@ -130,7 +130,7 @@ def open_orc(elf: Elf) -> Orc | None:
     entries = np.frombuffer(raw, dtype=ENTRY)
     starts = (
         np.arange(len(distances), dtype=np.int64) * 4
-        + np.int64(np.uint64(places.address).astype(np.int64))
+        + np.int64(np.uint64(instructions.address).astype(np.int64))
         + distances
     ).astype(np.uint64)
     if np.any(starts[1:] < starts[:-1]):

@@ -53,17 +53,15 @@ class ImagePaths:
 class FileTypes:
     """Types of one machine's images, read from their files. Implements core.types.TypeSource."""
 
-    def __init__(
-        self, places: ImagePaths, tracepoints: Callable[[], Sequence[str]] = tuple
-    ) -> None:
+    def __init__(self, paths: ImagePaths, tracepoints: Callable[[], Sequence[str]] = tuple) -> None:
         """Store where the files are; open none yet.
 
         Args:
-            places: paths of the files.
+            paths: paths of the files.
             tracepoints: returns the names of functions and types that have the prototype of a
                 tracepoint's functions (Dialect.tracepoint_prototypes).
         """
-        self._places, self._tracepoints = places, tracepoints
+        self._paths, self._tracepoints = paths, tracepoints
         self._known: dict[str, DebugInfo] = {}
         self._with_debug: dict[str, DebugInfo] = {}
 
@@ -73,7 +71,7 @@ class FileTypes:
         module = KERNEL if module in ALSO_KERNEL else module
         if module not in self._known:
             if module == KERNEL:
-                image = self._places.debug.open(self._places.kernel())
+                image = self._paths.debug.open(self._paths.kernel())
             else:
                 path = self._modules.get(module)
                 if path is None:
@@ -81,7 +79,7 @@ class FileTypes:
                         f"no file of a module {module} is known",
                         "--module NAME loads one, --debug DIR says where its debug file is",
                     )
-                image = self._places.debug.open(path, module, self._image(KERNEL))
+                image = self._paths.debug.open(path, module, self._image(KERNEL))
             self._known[module] = image
         return self._known[module]
 
@@ -92,16 +90,16 @@ class FileTypes:
         if image.module == KERNEL or image.has_dwarf:
             return image
         if image.module not in self._with_debug:
-            path = self._places.module_debug(image.module)
+            path = self._paths.module_debug(image.module)
             with_debug = (
-                self._places.debug.open(path, image.module, self._image(KERNEL)) if path else image
+                self._paths.debug.open(path, image.module, self._image(KERNEL)) if path else image
             )
             self._with_debug[image.module] = with_debug
         return self._with_debug[image.module]
 
     @cached_property
     def _modules(self) -> Mapping[str, Path]:
-        return self._places.modules()
+        return self._paths.modules()
 
     def modules(self) -> Sequence[str]:
         return [KERNEL, *self._modules]
@@ -119,7 +117,7 @@ class FileTypes:
         wanted = [module] if module else self.modules()
         if self._known or not set(wanted) <= {KERNEL, *self._modules}:
             return False
-        paths = [self._modules[one] if one != KERNEL else self._places.kernel() for one in wanted]
+        paths = [self._modules[one] if one != KERNEL else self._paths.kernel() for one in wanted]
         return not any(has_string(open_file(path), name) for path in paths)
 
     def _images(self, module: str) -> Sequence[DebugInfo]:

@@ -192,11 +192,11 @@ def busybox(isa: str, progress: Progress) -> Path:
         _unpack(package, "", tree, progress)
         if not (tree / "bin/busybox").exists():
             raise KinstError(f"Debian's {package.name} {package.version} has no busybox in it")
-        place = cache_folder() / "busybox" / isa
-        place.parent.mkdir(parents=True, exist_ok=True)
+        cached = cache_folder() / "busybox" / isa
+        cached.parent.mkdir(parents=True, exist_ok=True)
         os.sync()
-        os.rename(tree, place)
-    return place / "bin/busybox"
+        os.rename(tree, cached)
+    return cached / "bin/busybox"
 
 
 def _busybox_of(isa: str) -> Path | None:

@@ -73,8 +73,8 @@ def debug_places(root: Path, release: str) -> tuple[Path, ...]:
     )
 
 
-def _first(places: tuple[Path, ...]) -> Path | None:
-    return next((place for place in places if place.is_file()), None)
+def _first(paths: tuple[Path, ...]) -> Path | None:
+    return next((path for path in paths if path.is_file()), None)
 
 
 def vmlinux(found: RunningFiles, say: Callable[[str, float | None], None]) -> Path:

@@ -212,11 +212,11 @@ def _place_in(elf: Elf, section: ElfSection, rows: Rows) -> None:
     code = bool(section.flags & SHF_EXECINSTR)
     rows["section"][inside] = section.index
     rows["info"][inside] = STT_FUNC if code else STT_OBJECT
-    places, group = np.unique(rows["value"][inside], return_inverse=True)
-    sizes = np.append(places[1:], end) - places
+    addresses, group = np.unique(rows["value"][inside], return_inverse=True)
+    sizes = np.append(addresses[1:], end) - addresses
     if code:
         data = elf.data(section)
-        begins = (places - start).tolist()
+        begins = (addresses - start).tolist()
         sizes = np.array(
             [_unpadded(data, at, size) for at, size in zip(begins, sizes.tolist(), strict=True)],
             np.uint64,

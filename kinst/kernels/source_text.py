@@ -46,13 +46,13 @@ def package_of(release: str) -> str:
 
 
 def read_sources(
-    place: Path, files: Iterable[str], progress: Callable[[str, float | None], None]
+    source: Path, files: Iterable[str], progress: Callable[[str, float | None], None]
 ) -> dict[str, Sequence[str]]:
     """Read source files of a kernel, and return the lines of each file by its name. Files that do
     not exist are left out.
 
     Args:
-        place: the folder or archive with the source text.
+        source: the folder or archive with the source text.
         files: names of files, as debug information has them.
         progress: called while an archive is unpacked.
 
@@ -60,7 +60,7 @@ def read_sources(
         KinstError: the archive cannot be read.
     """
     names = list(dict.fromkeys(files))
-    folder, unpacked = (place, {}) if place.is_dir() else _unpacked(place, names, progress)
+    folder, unpacked = (source, {}) if source.is_dir() else _unpacked(source, names, progress)
     sources: dict[str, Sequence[str]] = {}
     for name in names:
         if name in unpacked:
@@ -73,16 +73,16 @@ def read_sources(
     return sources
 
 
-def paths_within(place: Path, files: Iterable[str]) -> dict[str, str]:
+def paths_within(source: Path, files: Iterable[str]) -> dict[str, str]:
     """Return the path of each source file that exists, relative to the folder of sources, by the
     file's name. Return {} for an archive.
 
     Args:
-        place: the folder or archive with the source text.
+        source: the folder or archive with the source text.
         files: names of files, as debug information has them.
     """
-    found = {name: _within(place, name) for name in files} if place.is_dir() else {}
-    return {name: str(path.relative_to(place)) for name, path in found.items() if path is not None}
+    found = {name: _within(source, name) for name in files} if source.is_dir() else {}
+    return {name: str(path.relative_to(source)) for name, path in found.items() if path is not None}
 
 
 def _within(folder: Path, name: str) -> Path | None:

@@ -31,13 +31,13 @@ def find_vmlinux(
             searched.
     """
     searched: list[str] = []
-    for place in _places(build, root):
-        if not place.is_file():
-            searched.append(str(place))
-        elif _build_id(place) == build.build_id:
-            return place
+    for path in _places(build, root):
+        if not path.is_file():
+            searched.append(str(path))
+        elif _build_id(path) == build.build_id:
+            return path
         else:
-            searched.append(f"{place} (which is another build)")
+            searched.append(f"{path} (which is another build)")
     if debuginfod.is_set():
         fetched = debuginfod.find_debuginfo(build.build_id, progress)
         if fetched is not None:

@@ -56,8 +56,8 @@ class Apart:
         low = address & -_WINDOW
         if low != self._low or not self._window:
             self._low = low
-            places = np.arange(0, _WINDOW, self._align, dtype=np.uint64) + np.uint64(low)
-            self._window = self._table.entry(places).tolist()
+            addresses = np.arange(0, _WINDOW, self._align, dtype=np.uint64) + np.uint64(low)
+            self._window = self._table.entry(addresses).tolist()
         return self._window[(address - low) // self._align]
 
 

@@ -25,10 +25,10 @@ def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
         isa: the kernel's ISA.
         name_of: returns the name of an address of the kernel.
     """
-    places = {at: site[0] for (at, _), site in zip(plan.text, plan.sites, strict=True)}
+    site_of = {at: site[0] for (at, _), site in zip(plan.text, plan.sites, strict=True)}
     heads, links = {patch.address for patch in plan.exits}, set(plan.chained.tolist())
     runs = {run.patch.address: run for run in plan.runs}
-    stubs = _stubs(plan, isa, places)
+    stubs = _stubs(plan, isa, site_of)
     for (at, code), (address, old, way) in zip(plan.text, plan.sites, strict=True):
         original = next(isa.decode(old, address))
         how = way or "displaced with its run"
@@ -44,28 +44,28 @@ def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
             yield f"    {at:x}  the head of a loop: unplanting writes a jump to the site here"
         instructions = list(isa.decode(code, at))
         for instruction in instructions:
-            note = _note(instruction, isa, places, name_of)
+            note = _note(instruction, isa, site_of, name_of)
             yield f"    {instruction.address:x}  {instruction.text:<40} {note}".rstrip()
-        following = places.get(at + len(code))
+        following = site_of.get(at + len(code))
         if following is not None and instructions and _falls_through(instructions[-1], isa):
             yield f"    falls into {name_of(following)}"
 
 
-def _stubs(plan: Plan, isa: Isa, places: Mapping[int, int]) -> dict[int, int]:
+def _stubs(plan: Plan, isa: Isa, site_of: Mapping[int, int]) -> dict[int, int]:
     """Return a map from the address of each site that has a stub to the address of the stub. A stub
     ends with a jump to its site's trampoline.
 
     Args:
         plan: the plan.
         isa: the kernel's ISA.
-        places: address of each trampoline's site, by the trampoline's address.
+        site_of: address of each trampoline's site, by the trampoline's address.
     """
     stubs = {}
     for at, code in plan.stubs:
         *_, last = isa.decode(code, at)
         target = isa.flow(last.code, last.address).target
-        if target is not None and target in places:
-            stubs[places[target]] = at
+        if target is not None and target in site_of:
+            stubs[site_of[target]] = at
     return stubs
 
 
@@ -74,20 +74,20 @@ def _falls_through(last: Instruction, isa: Isa) -> bool:
     return flow.falls_through and flow.kind != "call"
 
 
-def _note(instruction: Instruction, isa: Isa, places: Mapping[int, int], name_of: NameOf) -> str:
+def _note(instruction: Instruction, isa: Isa, site_of: Mapping[int, int], name_of: NameOf) -> str:
     """Return "-> NAME" for an instruction of a trampoline that jumps to or calls an address with a
     name; "" for any other instruction.
 
     Args:
         instruction: the instruction.
         isa: the kernel's ISA.
-        places: address of each trampoline's site, by the trampoline's address.
+        site_of: address of each trampoline's site, by the trampoline's address.
         name_of: returns the name of an address of the kernel, "" if it has none.
     """
     flow = isa.flow(instruction.code, instruction.address)
     if flow.target is None:
         return ""
-    site = places.get(flow.target)
+    site = site_of.get(flow.target)
     if site is not None:
         return f"-> trampoline of {name_of(site)}"
     name = name_of(flow.target)

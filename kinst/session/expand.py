@@ -451,7 +451,7 @@ class ImageLocals:
             made.append(MatchedInstruction(exact, one.site.address, text, fixed))
         return made
 
-    def find(self, place: MatchedInstruction, name: str, inlined: str) -> Local:
+    def find(self, matched: MatchedInstruction, name: str, inlined: str) -> Local:
         """Return the type and location of a local variable at an instruction.
 
         Args:
@@ -460,17 +460,17 @@ class ImageLocals:
 
         Raises KinstError if no function at the instruction has such a variable.
         """
-        locals_, frame, function = self._at(place.address)
+        locals_, frame, function = self._at(matched.address)
         found = locals_.find(function, frame, name, inlined)
         if found is not None:
             return _with_types(found, self._types)
         names = locals_.names(function, frame.address)
         shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
         raise KinstError(
-            f"no local variable {name} at {place.text}", f"there are {shown}" if shown else ""
+            f"no local variable {name} at {matched.text}", f"there are {shown}" if shown else ""
         )
 
-    def names(self, place: MatchedInstruction, inlined: str) -> Sequence[str]:
+    def names(self, matched: MatchedInstruction, inlined: str) -> Sequence[str]:
         """Return the names of the local variables at an instruction, innermost scope first.
 
         Args:
@@ -479,7 +479,7 @@ class ImageLocals:
 
         Raises KinstError without debug information.
         """
-        locals_, frame, function = self._at(place.address)
+        locals_, frame, function = self._at(matched.address)
         return locals_.names(function, frame.address, inlined)
 
     def _at(self, address: int) -> tuple[DwarfLocals, InspectedFrame, str]:
@@ -512,15 +512,15 @@ class ImageLocals:
             raise KinstError(f"{address:#x} is in no section of module {module}'s file")
         return image.debug, linked, image.move
 
-    def nearest(self, place: MatchedInstruction, name: str, inlined: str) -> str:
-        """Return a hint that names the instruction nearest to `place` at which a variable can be
+    def nearest(self, matched: MatchedInstruction, name: str, inlined: str) -> str:
+        """Return a hint that names the instruction nearest to `matched` at which a variable can be
         read.
         """
-        function = self._kernel.at(place.address)
+        function = self._kernel.at(matched.address)
         if function is None:
             return ""
         rows = self._kernel.instructions(function)
-        order = sorted(rows, key=lambda i: abs(i.address - place.address))[:FAR]
+        order = sorted(rows, key=lambda i: abs(i.address - matched.address))[:FAR]
         for one in order:
             locals_, frame, symbol = self._at(one.address)
             found = locals_.find(symbol, frame, name, inlined)

@@ -127,11 +127,11 @@ def list_planned(
             i for i in kernel.instructions(site.function) if i.address == site.address
         )
         way, reason = ways[e.key]
-        place = source(site.function, instruction.address)
+        source_line = source(site.function, instruction.address)
         kind = kernel.isa.flow(instruction.code, instruction.address).kind
         linked = links.get(site.address)
         before = _named(linked, site.function, kernel) if linked is not None else ""
-        rows.append(_row(e.probe, instruction, kind, way, reason, place, about, before))
+        rows.append(_row(e.probe, instruction, kind, way, reason, source_line, about, before))
     return _with_gaps(rows, [e.probe for e in placement.enabled.enabled], kernel)
 
 

@@ -107,10 +107,10 @@ def has_client(address: str) -> bool:
         address: HOST:PORT, :PORT or the path of a unix socket, as in rsp.connect().
 
     Source: proc(5), /proc/net/unix and /proc/net/tcp."""
-    place = address.removeprefix("tcp:").removeprefix("unix:")
-    if "/" in place:
-        return any(_same_file(path, place) for path in _connected_paths())
-    port = place.rpartition(":")[2]
+    bare = address.removeprefix("tcp:").removeprefix("unix:")
+    if "/" in bare:
+        return any(_same_file(path, bare) for path in _connected_paths())
+    port = bare.rpartition(":")[2]
     return port.isdecimal() and int(port) in _connected_ports()
 
 

@@ -35,14 +35,14 @@ class InspectedFrame:
         address: as linked.
         at_entry: whether it is the first instruction of its function.
         cfa: the canonical frame address as a D expression, None if it is not known.
-        place: maps a linked address to the running address; raises NotHereError if nothing is
-            loaded there.
+        running_address: maps a linked address to the running address; raises NotHereError if
+            nothing is loaded there.
     """
 
     address: int
     at_entry: bool
     cfa: str | None
-    place: Callable[[int], int]
+    running_address: Callable[[int], int]
 
 
 _CIE = 0xFFFFFFFF

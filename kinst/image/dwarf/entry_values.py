@@ -145,7 +145,7 @@ class EntryValues:
             except NotHereError as error:
                 reason = f"{_ONLY_ENTRY} ({error})"
                 continue
-            by_value.setdefault(text, []).append(constant(frame.place(back)))
+            by_value.setdefault(text, []).append(constant(frame.running_address(back)))
         if not by_value:
             raise NotHereError(reason)
         came = callee.came_from()
@@ -160,11 +160,11 @@ class EntryValues:
         NotHereError if the call site does not give it."""
         for parameter in self._entries.below(site):
             if parameter.tag in TAGS_PARAMETER:
-                place = parameter.attributes.get(AT_LOCATION)
+                location = parameter.attributes.get(AT_LOCATION)
                 value = parameter.attributes.get(
                     AT_CALL_VALUE, parameter.attributes.get(AT_GNU_CALL_SITE_VALUE)
                 )
-                if place == bytes([OP_REG0 + register]) and isinstance(value, bytes):
+                if location == bytes([OP_REG0 + register]) and isinstance(value, bytes):
                     return value
         raise NotHereError("a caller's debug information does not say what it was")
 
@@ -196,7 +196,7 @@ class EntryValues:
                 at_entry=False,
                 base=self._entries.base_of(site),
                 indexed=lambda index: self._lists.indexed(site, index),
-                place=callee.frame.place,
+                running_address=callee.frame.running_address,
                 caller=callee.value,
             )
 

@@ -71,7 +71,7 @@ class ExpressionContext:
             the values that they had at entry.
         base: returns the base type at an offset of the unit; the generic type for offset 0.
         indexed: returns the address at an index of .debug_addr.
-        place: maps a linked address to the running address.
+        running_address: maps a linked address to the running address.
         entry: returns the value of a register at the function's entry, as D text; None if such
             values must not be used.
         caller: for the expression of a call site, a function that returns, as D text, the value
@@ -85,7 +85,7 @@ class ExpressionContext:
     at_entry: bool
     base: Callable[[int], Base]
     indexed: Callable[[int], int]
-    place: Callable[[int], int]
+    running_address: Callable[[int], int]
     entry: Callable[[int], str] | None = None
     caller: Callable[[int], str] | None = None
 
@@ -102,7 +102,7 @@ class _Machine(Reader):
         self.context = context
         self.stack: list[_Value] = []
         # A register or a value; None while the location is the address on the stack.
-        self.place: LocalPiece | None = None
+        self.piece: LocalPiece | None = None
         self.pieces: list[LocalPiece] = []
         self.forks = 0
 
@@ -151,7 +151,7 @@ class _Machine(Reader):
         if len(text) > MOST_TEXT:
             raise NotHereError("its location is too long an expression")
         self.at, self.stack = len(self.data), []
-        self.place = LocalPiece(yes.kind, text)
+        self.piece = LocalPiece(yes.kind, text)
 
     def taken(self, size: int) -> LocalPiece:
         """Take what was computed so far off the stack, and return it as a piece of the variable.
@@ -159,9 +159,9 @@ class _Machine(Reader):
         Args:
             size: bytes of the piece, 0 for the whole variable.
         """
-        place, self.place = self.place, None
-        if place is not None:
-            return LocalPiece(place.kind, place.text, size)
+        piece, self.piece = self.piece, None
+        if piece is not None:
+            return LocalPiece(piece.kind, piece.text, size)
         if not self.stack:
             return LocalPiece("", "", size)
         return LocalPiece("memory", self.pop().text, size)
@@ -170,7 +170,7 @@ class _Machine(Reader):
         if OP_LIT0 <= op < OP_LIT0 + 32:
             self.push(constant(op - OP_LIT0))
         elif OP_REG0 <= op < OP_REG0 + 32:
-            self.place = LocalPiece("value", self.register(op - OP_REG0))
+            self.piece = LocalPiece("value", self.register(op - OP_REG0))
         elif OP_BREG0 <= op < OP_BREG0 + 32:
             self.push(added(self.register(op - OP_BREG0), self.sleb()))
         elif OP_CONST1U <= op < OP_CONST1U + 8:
@@ -284,12 +284,12 @@ def _implicit(m: _Machine) -> None:
     size = m.uleb()
     if size > 8:
         raise NotHereError("it is a constant of more than 8 bytes")
-    m.place = LocalPiece("value", constant(m.number(size)))
+    m.piece = LocalPiece("value", constant(m.number(size)))
 
 
 def _stack_value(m: _Machine) -> None:
     value = m.pop()
-    m.place = LocalPiece("value", value.text)
+    m.piece = LocalPiece("value", value.text)
 
 
 def _typed_constant(m: _Machine) -> None:
@@ -340,7 +340,7 @@ def _plus(m: _Machine) -> None:
 
 
 def _register_x(m: _Machine) -> None:
-    m.place = LocalPiece("value", m.register(m.uleb()))
+    m.piece = LocalPiece("value", m.register(m.uleb()))
 
 
 def _breg_x(m: _Machine) -> None:
@@ -349,8 +349,8 @@ def _breg_x(m: _Machine) -> None:
 
 
 _PLAIN: dict[int, Callable[[_Machine], None]] = {
-    OP_ADDR: lambda m: m.push(constant(m.context.place(m.number(8)))),
-    OP_ADDRX: lambda m: m.push(constant(m.context.place(m.context.indexed(m.uleb())))),
+    OP_ADDR: lambda m: m.push(constant(m.context.running_address(m.number(8)))),
+    OP_ADDRX: lambda m: m.push(constant(m.context.running_address(m.context.indexed(m.uleb())))),
     OP_CONSTX: lambda m: m.push(constant(m.context.indexed(m.uleb()))),
     OP_DEREF: _deref,
     OP_DEREF_SIZE: _deref_size,

@@ -374,7 +374,7 @@ class DwarfLocals:
             at_entry=frame.at_entry,
             base=self._base_of(die),
             indexed=lambda index: self._lists.indexed(die, index),
-            place=frame.place,
+            running_address=frame.running_address,
             entry=self._entry(scopes[-1].die, frame),
         )
 

@@ -249,7 +249,7 @@ def returns_of(code: bytes, address: int, target: int) -> list[int]:
             continue
         moves = np.frombuffer(code, "<i4", count, first + 1).astype(np.int64)
         ends = np.arange(count, dtype=np.int64) * 4 + first + _CALL_SIZE
-        for place in ends[moves + ends == target - address]:
-            if code[place - _CALL_SIZE] == _CALL:
-                returns.append(address + int(place))
+        for end in ends[moves + ends == target - address]:
+            if code[end - _CALL_SIZE] == _CALL:
+                returns.append(address + int(end))
     return sorted(returns)

@@ -170,8 +170,8 @@ class _Amd64Saved:
                 depth += 1
         if red_zone and pushed:
             save, restore = e.LEAVE_RED_ZONE + save, restore + e.ENTER_RED_ZONE
-        places = {register: (depth - 1 - n) * _WORD for n, register in enumerate(pushed)}
-        return cls(save, restore, places, set())
+        stack_offsets = {register: (depth - 1 - n) * _WORD for n, register in enumerate(pushed)}
+        return cls(save, restore, stack_offsets, set())
 
     def run(self, snippet: Snippet) -> bytes:
         """Return a snippet's code, preceded by loads of the saved values of those registers that

@@ -33,16 +33,16 @@ def _tables(instructions: Sequence[Instruction]) -> Iterator[JumpTable]:
             continue
         at = parsed.modrm_at + 1
         if parsed.rip_relative and parsed.opcode == _LEA:
-            place = (
+            table = (
                 instruction.end
                 + int.from_bytes(instruction.code[at : at + 4], "little", signed=True)
                 & MASK
             )
-            yield JumpTable(place, 4, place)
-            yield JumpTable(place, 8)
+            yield JumpTable(table, 4, table)
+            yield JumpTable(table, 8)
         elif _scaled_by_eight(parsed):
-            place = int.from_bytes(instruction.code[at + 1 : at + 5], "little", signed=True) & MASK
-            yield JumpTable(place, 8)
+            table = int.from_bytes(instruction.code[at + 1 : at + 5], "little", signed=True) & MASK
+            yield JumpTable(table, 8)
 
 
 def _scaled_by_eight(parsed: Amd64Instruction) -> bool:

@@ -26,18 +26,18 @@ _REACH = 1 << 30  # more than any kernel's code has
 
 def branches(code: bytes, address: int) -> tuple[U64, U64]:
     raw = np.frombuffer(code, np.uint8)
-    places, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    sources, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for at in range(0, len(raw), _CHUNK):
         piece = np.concatenate([raw[at : at + _CHUNK + _LONGEST], np.zeros(_LONGEST, np.uint8)])
-        for place, target in _found(piece, address + at):
+        for source, target in _found(piece, address + at):
             target += at
-            inside = (place < _CHUNK) & (target >= 0) & (target < len(raw))
-            places.append(place[inside] + at)
+            inside = (source < _CHUNK) & (target >= 0) & (target < len(raw))
+            sources.append(source[inside] + at)
             targets.append(target[inside])
-    place, target = np.concatenate(places), np.concatenate(targets)
+    source, target = np.concatenate(sources), np.concatenate(targets)
     order = np.argsort(target, kind="stable")
     base = np.uint64(address)
-    return place[order].astype(np.uint64) + base, target[order].astype(np.uint64) + base
+    return source[order].astype(np.uint64) + base, target[order].astype(np.uint64) + base
 
 
 def _found(raw: U8, address: int) -> Iterator[tuple[I64, I64]]:

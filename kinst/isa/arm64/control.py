@@ -98,11 +98,11 @@ def returns_of(code: bytes, address: int, target: int) -> list[int]:
         address: of the code.
     """
     words = np.frombuffer(code, "<u4", len(code) // SIZE)
-    (places,) = np.nonzero(words >> _BL_BITS == _BL)
+    (rows,) = np.nonzero(words >> _BL_BITS == _BL)
     shift = 32 - _BL_BITS
-    moves = (words[places] << shift).view(np.int32).astype(np.int64) >> shift
-    calls = places[(places + moves) * SIZE == target - address]
-    return [address + SIZE * int(place) + SIZE for place in calls]
+    moves = (words[rows] << shift).view(np.int32).astype(np.int64) >> shift
+    calls = rows[(rows + moves) * SIZE == target - address]
+    return [address + SIZE * int(row) + SIZE for row in calls]
 
 
 def _branch(parsed: p.Arm64Instruction, holds: str, not_: str, swapped: bool) -> Flow:

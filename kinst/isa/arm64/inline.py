@@ -120,20 +120,20 @@ class _Arm64Saved:
     def by(cls, snippets: Sequence[Snippet], counting: bool) -> _Arm64Saved:
         used = frozenset[int]().union(*(snippet.writes for snippet in snippets))
         used |= _COUNTING if counting else frozenset()
-        places = {register: 8 * n for n, register in enumerate(sorted(used))}
-        flags_at = 8 * len(places)
+        stack_offsets = {register: 8 * n for n, register in enumerate(sorted(used))}
+        flags_at = 8 * len(stack_offsets)
         flags = any(snippet.flags for snippet in snippets)
         size = (flags_at + 8 * flags + 15) & -16
         save = e.sub(e.SP, e.SP, size)
-        save += b"".join(e.store(register, e.SP, at) for register, at in places.items())
+        save += b"".join(e.store(register, e.SP, at) for register, at in stack_offsets.items())
         restore = b""
         changed = set[int]()
         if flags:
             save += e.read_system(RESULT, e.NZCV) + e.store(RESULT, e.SP, flags_at)
             restore += e.load(RESULT, e.SP, flags_at) + e.write_system(e.NZCV, RESULT)
             changed.add(RESULT)
-        restore += b"".join(e.load(register, e.SP, at) for register, at in places.items())
-        return cls(save, restore + e.add(e.SP, e.SP, size), places, changed)
+        restore += b"".join(e.load(register, e.SP, at) for register, at in stack_offsets.items())
+        return cls(save, restore + e.add(e.SP, e.SP, size), stack_offsets, changed)
 
     def run(self, snippet: Snippet) -> bytes:
         """Return a snippet's code, preceded by loads of the saved values of those registers that

@@ -119,8 +119,8 @@ def returns_of(code: bytes, address: int, target: int) -> list[int]:
     far = np.nonzero(pairs)[0]
     moves = _signed(first[far] & ~_LOWER, 32) + _signed(second[far] >> 20, 12)
     far = far[2 * far + moves == distance]
-    offsets = [2 * int(place) + 4 for place in near] + [2 * int(place) + 8 for place in far]
-    return sorted(address + place for place in offsets)
+    offsets = [2 * int(offset) + 4 for offset in near] + [2 * int(offset) + 8 for offset in far]
+    return sorted(address + offset for offset in offsets)
 
 
 def _jal_moves(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -93,8 +93,8 @@ def c_j(distance: int) -> bytes:
     """Encode c.j distance. Raises OutOfReach beyond 2 KB."""
     if not fits(distance, 12):
         raise OutOfReach("it is more than 2 KB away")
-    places = ((11, 12), (4, 11), (9, 10), (8, 9), (10, 8), (6, 7), (7, 6), (3, 5), (2, 4), (1, 3))
-    bits = sum((distance >> bit & 1) << at for bit, at in places) | (distance >> 5 & 1) << 2
+    moves = ((11, 12), (4, 11), (9, 10), (8, 9), (10, 8), (6, 7), (7, 6), (3, 5), (2, 4), (1, 3))
+    bits = sum((distance >> bit & 1) << at for bit, at in moves) | (distance >> 5 & 1) << 2
     return _half(0xA001 | bits)
 
 

@@ -108,12 +108,12 @@ class _Riscv64Saved:
     def by(cls, snippets: Sequence[Snippet], counting: bool) -> _Riscv64Saved:
         used = frozenset[int]().union(*(snippet.writes for snippet in snippets))
         used |= _COUNTING if counting else frozenset()
-        places = {register: 8 * n for n, register in enumerate(sorted(used))}
-        size = (8 * len(places) + 15) & -16
+        stack_offsets = {register: 8 * n for n, register in enumerate(sorted(used))}
+        size = (8 * len(stack_offsets) + 15) & -16
         save = e.addi(e.SP, e.SP, -size)
-        save += b"".join(e.c_sdsp(register, at) for register, at in places.items())
-        restore = b"".join(e.c_ldsp(register, at) for register, at in places.items())
-        return cls(save, restore + e.addi(e.SP, e.SP, size), places, set())
+        save += b"".join(e.c_sdsp(register, at) for register, at in stack_offsets.items())
+        restore = b"".join(e.c_ldsp(register, at) for register, at in stack_offsets.items())
+        return cls(save, restore + e.addi(e.SP, e.SP, size), stack_offsets, set())
 
     def run(self, snippet: Snippet) -> bytes:
         """Return a snippet's code, preceded by loads of the saved values of those registers that

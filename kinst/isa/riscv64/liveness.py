@@ -129,17 +129,17 @@ def _successors(
     elif flow.kind == "indirect":
         out = ALL
     elif flow.kind in ("jump", "branch"):
-        place = index.get(flow.target or 0)
-        if place is None:
+        row = index.get(flow.target or 0)
+        if row is None:
             out = ALL
         else:
-            following.append(place)
+            following.append(row)
     if flow.fault is not None:
-        place = index.get(flow.fault)
-        if place is None:
+        row = index.get(flow.fault)
+        if row is None:
             out = ALL
         else:
-            following.append(place)
+            following.append(row)
     return following, out
 
 

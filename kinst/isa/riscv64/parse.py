@@ -112,10 +112,10 @@ def _full(word: int) -> Riscv64Instruction:
     return Riscv64Instruction(kind, word, 4, rd, rs1, rs2, imm)
 
 
-def _gather(word: int, places: tuple[tuple[int, int], ...]) -> int:
+def _gather(word: int, bit_moves: tuple[tuple[int, int], ...]) -> int:
     """Return a number made of bits of a word: for each (from_, to), the word's bit from_ becomes
     bit `to`."""
-    return sum((word >> from_ & 1) << to for from_, to in places)
+    return sum((word >> from_ & 1) << to for from_, to in bit_moves)
 
 
 # Bits of displacements, (bit of the word, bit of the displacement): of c.j, and of c.beqz and

@@ -23,9 +23,9 @@ _AUIPC, _LUI, _ADDI = 0x17, 0x37, 0x13
 
 
 def jump_tables(instructions: Sequence[Instruction]) -> list[JumpTable]:
-    places = dict.fromkeys(_addresses(instructions))
-    tables = [table for a in places for table in (JumpTable(a, 4, a), JumpTable(a, 8))]
-    return tables + [JumpTable(a, 4) for a in places if a < _LOW]
+    addresses = dict.fromkeys(_addresses(instructions))
+    tables = [table for a in addresses for table in (JumpTable(a, 4, a), JumpTable(a, 8))]
+    return tables + [JumpTable(a, 4) for a in addresses if a < _LOW]
 
 
 def _addresses(instructions: Sequence[Instruction]) -> Iterator[int]:

@@ -25,19 +25,19 @@ _CB = ((12, 8), (11, 4), (10, 3), (6, 7), (5, 6), (4, 2), (3, 1), (2, 5))
 
 
 def branches(code: bytes, address: int) -> tuple[U64, U64]:
-    places, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    sources, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for at in range(0, len(code), _CHUNK):
         size = (min(_CHUNK, len(code) - at) + 1 & -2) + _LONGEST
         piece = code[at : at + size].ljust(size, b"\0")
-        for place, target in _found(np.frombuffer(piece, "<u2").astype(np.int64)):
+        for source, target in _found(np.frombuffer(piece, "<u2").astype(np.int64)):
             target += at
             inside = (target >= 0) & (target < len(code))
-            places.append(place[inside] + at)
+            sources.append(source[inside] + at)
             targets.append(target[inside])
-    place, target = np.concatenate(places), np.concatenate(targets)
+    source, target = np.concatenate(sources), np.concatenate(targets)
     order = np.argsort(target, kind="stable")
     base = np.uint64(address)
-    return place[order].astype(np.uint64) + base, target[order].astype(np.uint64) + base
+    return source[order].astype(np.uint64) + base, target[order].astype(np.uint64) + base
 
 
 def _found(halves: I64) -> Iterator[tuple[I64, I64]]:
@@ -49,12 +49,12 @@ def _found(halves: I64) -> Iterator[tuple[I64, I64]]:
             in those last bytes.
     """
     low = halves[: -_LONGEST // 2]
-    for which, places, bits in (
+    for which, bit_moves, bits in (
         (low & 0xE003 == 0xA001, _CJ, 12),
         (low & 0xC003 == 0xC001, _CB, 9),
     ):
         where = np.flatnonzero(which)
-        yield 2 * where, 2 * where + _signed(_gathered(low[where], places), bits)
+        yield 2 * where, 2 * where + _signed(_gathered(low[where], bit_moves), bits)
     words = halves[:-2] | halves[1:-1] << 16
     here, following = words[: len(low)], words[2 : len(low) + 2]
     where = np.flatnonzero(here & 0x7F == 0x6F)  # jal
@@ -74,9 +74,9 @@ def _found(halves: I64) -> Iterator[tuple[I64, I64]]:
     yield 2 * where, 2 * where + _signed(high, 32) + _signed(low_part, 12)
 
 
-def _gathered(words: I64, places: tuple[tuple[int, int], ...]) -> I64:
+def _gathered(words: I64, bit_moves: tuple[tuple[int, int], ...]) -> I64:
     values = np.zeros(len(words), np.int64)
-    for from_, to in places:
+    for from_, to in bit_moves:
         values |= (words >> from_ & 1) << to
     return values
 

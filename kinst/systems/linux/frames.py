@@ -77,9 +77,9 @@ class Frames:
             from the CFA) or, if the return address is still in a register, (D name of that
             register, 0, RA_IN_SLOT).
         """
-        orc, place = self._orc(address)
+        orc, table_address = self._orc(address)
         if orc is not None:
-            rule = orc.rule(place)
+            rule = orc.rule(table_address)
             return None if rule is None else (rule.register, rule.offset, rule.return_address)
         cfi, names = self._cfi(address), self._names.frame_registers
         if cfi is None:
@@ -94,9 +94,9 @@ class Frames:
     def cfa(self, address: int) -> tuple[str, int] | None:
         """Return (D name of the base register, offset) of the canonical frame address at an
         instruction; None if there is no rule."""
-        orc, place = self._orc(address)
+        orc, table_address = self._orc(address)
         if orc is not None:
-            rule = orc.rule(place)
+            rule = orc.rule(table_address)
             return None if rule is None else (rule.register, rule.offset)
         cfi, names = self._cfi(address), self._names.frame_registers
         if cfi is None or cfi.register not in names:
@@ -115,5 +115,5 @@ class Frames:
     def saved_frame_pointer(self, address: int) -> int | None:
         """Return where the caller's frame pointer is saved at an instruction, as an offset from the
         CFA. Return None if it is not saved or if there is no ORC table."""
-        orc, place = self._orc(address)
-        return None if orc is None else orc.saved_frame_pointer(place)
+        orc, table_address = self._orc(address)
+        return None if orc is None else orc.saved_frame_pointer(table_address)
