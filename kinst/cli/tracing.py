@@ -229,7 +229,7 @@ def offers(request: Request) -> str:
     """Return the table of --kernel list: a line for each kernel, named as --kernel takes it."""
     rows = [("--kernel", "RELEASE", "DEBIAN", "FETCHED")]
     for one in list_kernels(request.machine.isa or "amd64", on_progress=Progress("kinst")):
-        fetched = "yes" if one.there else "no"
+        fetched = "yes" if one.is_cached else "no"
         rows.append((one.release.short, one.release.name, one.suite or "-", fetched))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

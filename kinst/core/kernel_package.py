@@ -29,11 +29,11 @@ class KernelPackage:
         architecture: Debian's name of the instruction set.
         series: the first two numbers of the kernel's version.
         flavour: Debian's name of the kernel's configuration, "" for the generic configuration.
-        room: disk space in bytes that the packed files, the unpacked files and the indexes take,
+        disk_space: bytes of disk that the packed files, the unpacked files and the indexes take,
             rounded up.
     """
 
     architecture: str
     series: tuple[int, int]
     flavour: str
-    room: int
+    disk_space: int

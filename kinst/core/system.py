@@ -288,7 +288,7 @@ class PageAllocator:
         entries: addresses of functions at whose entry kinst may make a thread call: the thread may
             sleep there, holds no lock, and takes interrupts. The functions that are called most
             often are first; the last is called periodically, if the kernel has such a function.
-        landing: return address for such a call: no other control flow reaches this address.
+        return_address: return address for such a call: no other control flow reaches this address.
         returning: address of a rarely called function that only returns an error; 0 if there is
             none.
         allocate: address of the C function (flags, order), which returns the address of page <<
@@ -305,7 +305,7 @@ class PageAllocator:
     """
 
     entries: tuple[int, ...]
-    landing: int
+    return_address: int
     returning: int
     allocate: int
     flags: int

@@ -51,13 +51,13 @@ class CallConvention:
         returns: takes (code, address of the code, target); returns the return addresses of the
             calls of `target` in the code (Isa.returns_of()).
         stack: DWARF number of the stack pointer, -1 if DWARF does not number it.
-        kept: DWARF numbers of the registers that calls preserve.
+        preserved: DWARF numbers of the registers that calls preserve.
         signature: mask of the bits of a return address that may hold a pointer signature.
     """
 
     returns: Callable[[bytes, int, int], Sequence[int]]
     stack: int
-    kept: frozenset[int]
+    preserved: frozenset[int]
     signature: int
 
 
@@ -361,7 +361,7 @@ class DebugInfo:
             # The file of a module has no addresses yet.
             if calls is not None and self._base is None:
                 caller = Caller(
-                    partial(self._returns, calls), lambda: self.cfi, calls.stack, calls.kept,
+                    partial(self._returns, calls), lambda: self.cfi, calls.stack, calls.preserved,
                     calls.signature,
                 )  # fmt: skip
             lists = Lists(self._sections, self._dies)

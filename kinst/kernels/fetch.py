@@ -39,8 +39,8 @@ from kinst.kernels.releases import Release, Wanted
 Progress = Callable[[str, float | None], None]
 
 _BUSYBOX = "busybox-static"
-_BUSYBOX_ROOM = 120_000_000  # bytes of disk for busybox, the package lists and apt's caches
-_ROOM = 2_600_000_000  # bytes of disk for an unusual kernel: a debug package may have 1.1 GB
+_BUSYBOX_DISK_SPACE = 120_000_000  # bytes of disk for busybox, the package lists and apt's caches
+_DISK_SPACE = 2_600_000_000  # bytes of disk for an unusual kernel: a debug package may have 1.1 GB
 # Parts of Linux 7's packages linux-PART-RELEASE; its linux-image-RELEASE is empty.
 _PARTS = ("base", "binary", "modules")
 _MANIFEST = "manifest.json"
@@ -133,12 +133,12 @@ class Offered:
     Attributes:
         release: the release.
         suite: the Debian release that has the kernel; "" if only the cache has it.
-        there: whether the kernel is in the cache.
+        is_cached: whether the kernel is in the cache.
     """
 
     release: Release
     suite: str
-    there: bool
+    is_cached: bool
 
 
 def offered(isa: str, progress: Progress) -> list[Offered]:
@@ -177,7 +177,7 @@ def busybox(isa: str, progress: Progress) -> Path:
     with _working(f"{isa}-busybox", progress) as work:
         if found := _busybox_of(isa):
             return found
-        _check_room(work, _BUSYBOX_ROOM)
+        _check_disk_space(work, _BUSYBOX_DISK_SPACE)
         (suite,) = _wanted(isa, "").suites
         apt = Apt(work / "apt", suite, usual.architecture)
         trouble = apt.update(progress)
@@ -321,7 +321,7 @@ def _fetch(
         work: the working folder.
     """
     usual = _usual(isa)
-    _check_room(work, max(usual.room, _ROOM if wanted.text else 0))
+    _check_disk_space(work, max(usual.disk_space, _DISK_SPACE if wanted.text else 0))
     apt, candidates = _find(usual, wanted, work, progress)
     cached = [name for name in candidates if _is_whole(_kernels_of(isa) / name)]
     if candidates[0] in cached:
@@ -356,7 +356,7 @@ def _fetch(
 
 def _download(
     apt: Apt,
-    found: Sequence[str],
+    kernels: Sequence[str],
     others: Sequence[str],
     work: Path,
     progress: Progress,
@@ -368,11 +368,11 @@ def _download(
     Mirrors lose files of old Debian releases before their lists show it.
 
     Args:
-        found: kernel releases that fit, in the order to try them.
+        kernels: kernel releases that fit, in the order to try them.
         others: names of further packages to download.
         work: the working folder.
     """
-    for release in found:
+    for release in kernels:
         image = f"linux-image-{release}"
         try:
             parts = [f"linux-{part}-{release}" for part in _PARTS]
@@ -384,11 +384,11 @@ def _download(
     raise gone
 
 
-def _check_room(work: Path, room: int) -> None:
-    """Raise KinstError if the disk has less than `room` bytes free. The bytes of files that are
+def _check_disk_space(work: Path, size: int) -> None:
+    """Raise KinstError if the disk has less than `size` bytes free. The bytes of files that are
     already in `work` count as free."""
     free = shutil.disk_usage(work).free
-    need = room - sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
+    need = size - sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
     if free < need:
         raise KinstError(
             f"{work} has {free / 1e6:.0f} MB free; {need / 1e6:.0f} MB are needed",

@@ -77,7 +77,7 @@ def _first(paths: tuple[Path, ...]) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def vmlinux(found: RunningFiles, say: Callable[[str, float | None], None]) -> Path:
+def vmlinux(installed: RunningFiles, say: Callable[[str, float | None], None]) -> Path:
     """Return the path of a vmlinux with symbols for the kernel that kinst runs on.
 
     It is the installed vmlinux. If none is installed, it is fetched from debuginfod servers, if the
@@ -85,26 +85,26 @@ def vmlinux(found: RunningFiles, say: Callable[[str, float | None], None]) -> Pa
     kernel shows.
 
     Args:
-        found: the installed files of the kernel.
+        installed: the installed files of the kernel.
         say: called with what is done, and the part of it that is done.
 
     Raises:
         KinstError: no vmlinux is found, and none can be made.
     """
-    if found.debug is not None:
-        return found.debug
+    if installed.debug is not None:
+        return installed.debug
     without = import_module("kinst.kernels.rebuilt_vmlinux")
     if debuginfod.is_set():
         fetched = debuginfod.find_debuginfo(without.running_build_id(_NOTES), say)
         if fetched is not None:
             return fetched
-    if found.boot is None:
+    if installed.boot is None:
         raise KinstError(
-            f"neither the vmlinux with symbols of kernel {found.release} is installed nor its boot"
-            f" image, /boot/vmlinuz-{found.release}",
-            f"apt-get install linux-image-{found.release}-dbg, or --debug VMLINUX",
+            f"neither the vmlinux with symbols of kernel {installed.release} is installed nor its"
+            f" boot image, /boot/vmlinuz-{installed.release}",
+            f"apt-get install linux-image-{installed.release}-dbg, or --debug VMLINUX",
         )
     rebuilt: Path = without.make_vmlinux(
-        found.boot, _KALLSYMS, _NOTES, cache_folder() / "running", say
+        installed.boot, _KALLSYMS, _NOTES, cache_folder() / "running", say
     )
     return rebuilt

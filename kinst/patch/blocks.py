@@ -45,12 +45,12 @@ class BlockRules:
     Attributes:
         first: offset of the first free counter from the per-CPU base; if all CPUs share the
             counters, its address.
-        room: number of free counters; they follow the first one.
+        count: number of free counters; they follow the first one.
         faulting: addresses of instructions that are expected to fault.
     """
 
     first: int
-    room: int
+    count: int
     faulting: Collection[int]
 
 
@@ -131,7 +131,7 @@ def arrange(
     joined = ~begins & patched
     need = 1 + np.add.reduceat(joined, low, dtype=np.int64)
     formed = np.add.reduceat(counters_of.count > 0, low, dtype=np.int64) >= 2
-    formed = _within(formed & (high - low > 1), need, rules.room)
+    formed = _within(formed & (high - low > 1), need, rules.count)
     first = signed(rules.first) + 8 * np.cumsum(np.where(formed, need, 0))
     common = first - 8 * need
     inside = np.cumsum(joined)
@@ -168,22 +168,22 @@ def arrange(
     return Blocks(changed, entered, counters, sums)
 
 
-def _within(candidates: Bools, need: I64, room: int) -> Bools:
+def _within(candidates: Bools, need: I64, count: int) -> Bools:
     """Choose the blocks that get counters: in order, each block whose counters still fit into
-    `room`. Return, for each block, whether it is chosen.
+    `count`. Return, for each block, whether it is chosen.
 
     Args:
         candidates: for each block, whether it may be chosen.
         need: number of counters of each block.
-        room: number of counters that are free.
+        count: number of counters that are free.
     """
-    if int(need[candidates].sum()) <= room:
+    if int(need[candidates].sum()) <= count:
         return candidates
     kept = np.zeros(len(candidates), np.bool_)
     for k in np.flatnonzero(candidates).tolist():
-        if need[k] <= room:
+        if need[k] <= count:
             kept[k] = True
-            room -= int(need[k])
+            count -= int(need[k])
     return kept
 
 

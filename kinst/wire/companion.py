@@ -93,18 +93,18 @@ class Channel:
 class Companion:
     """kinst's side of a companion process: starts it, sends messages, receives answers."""
 
-    def __init__(self, serve: Callable[[Channel], None], kept: Sequence[int] = ()) -> None:
+    def __init__(self, serve: Callable[[Channel], None], descriptors: Sequence[int] = ()) -> None:
         """Fork the companion process.
 
         Args:
             serve: called in the companion with its end of the stream. The companion ends when this
                 function returns.
-            kept: file descriptors that the companion keeps.
+            descriptors: file descriptors that the companion keeps.
         """
         ours, theirs = socket.socketpair()
         self.pid = os.fork()
         if not self.pid:
-            _be_companion(serve, theirs, (theirs.fileno(), *kept))
+            _be_companion(serve, theirs, (theirs.fileno(), *descriptors))
         theirs.close()
         self._channel = Channel(ours)
 
@@ -148,7 +148,7 @@ class Companion:
 
 
 def _be_companion(
-    serve: Callable[[Channel], None], theirs: socket.socket, kept: Sequence[int]
+    serve: Callable[[Channel], None], theirs: socket.socket, descriptors: Sequence[int]
 ) -> None:
     """Run the companion in the forked child: serve requests, then exit. Never returns.
 
@@ -164,7 +164,7 @@ def _be_companion(
         for number in range(3):
             os.dup2(nothing, number)
         for name in os.listdir("/proc/self/fd"):
-            if int(name) > 2 and int(name) not in kept:
+            if int(name) > 2 and int(name) not in descriptors:
                 with contextlib.suppress(OSError):
                     os.close(int(name))
         serve(Channel(theirs))

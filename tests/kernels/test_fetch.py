@@ -336,7 +336,7 @@ def test_what_can_be_asked_for(machine: Machine) -> None:
     prepare("amd64", quiet, "5.10")
     machine.add_kernel(31, name="5.10.0-31-cloud-amd64")
     machine.add_kernel(1, name="6.12.3+deb13-rt-amd64")
-    rows = [(one.release.short, one.release.name, one.there) for one in offered("amd64", quiet)]
+    rows = [(one.release.short, one.release.name, one.is_cached) for one in offered("amd64", quiet)]
     assert sorted(rows) == [
         ("5.10-cloud", fetched, True),
         ("5.10-cloud", "5.10.0-31-cloud-amd64", False),

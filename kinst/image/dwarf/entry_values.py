@@ -62,7 +62,7 @@ class Caller:
         returns: takes a function's address; returns the return addresses of direct calls of it.
         cfi: returns the call frame information, None if there is none.
         stack: DWARF number of the stack pointer.
-        kept: DWARF numbers of the call-saved registers.
+        preserved: DWARF numbers of the call-saved registers.
         signature: mask of the bits of a return address that may hold a pointer signature; without a
             signature these bits are 1.
     """
@@ -70,7 +70,7 @@ class Caller:
     returns: Callable[[int], Sequence[int]]
     cfi: Callable[[], Cfi | None]
     stack: int
-    kept: frozenset[int]
+    preserved: frozenset[int]
     signature: int
 
 
@@ -335,7 +335,7 @@ class _Callee:
         """
         if register == self._facts.stack:
             return self._cfa
-        if register not in self._facts.kept:
+        if register not in self._facts.preserved:
             raise NotHereError("its caller had it in a register that calls do not keep")
         rule = self._rule(register)
         if rule.return_at is None:

@@ -82,12 +82,12 @@ class DwarfTypes:
         Args:
             kind: "struct", "union" or "enum".
         """
-        return self._one(self._index.types(name), (kind,))
+        return self._first_of(self._index.types(name), (kind,))
 
     def typedef(self, name: str) -> DType | None:
         """Return the type that a typedef's or base type's name stands for; None if DWARF has no
         such name."""
-        return self._one(self._index.types(name), ("typedef", "base"))
+        return self._first_of(self._index.types(name), ("typedef", "base"))
 
     def variable(self, name: str) -> DType | None:
         """Return the type of the variable at file scope with this name; None if DWARF lacks it."""
@@ -110,8 +110,8 @@ class DwarfTypes:
                 enumerators.append((type_, dict(type_.values)[name]))
         return enumerators
 
-    def _one(self, found: Sequence[NamedDie], kinds: Sequence[str]) -> DType | None:
-        return next((self.at(one.die) for one in found if one.kind in kinds), None)
+    def _first_of(self, candidates: Sequence[NamedDie], kinds: Sequence[str]) -> DType | None:
+        return next((self.at(one.die) for one in candidates if one.kind in kinds), None)
 
     def of(self, die: Die, depth: int = 0) -> DType:
         """Return the type of a variable, parameter or member: the type that DW_AT_type of its DIE

@@ -71,7 +71,9 @@ class GuestCalls:
         # Without a link register a thread lands in a function that only returns an error, to the
         # caller of the function that the thread was to enter.
         self._returns_alone = not isa.board.LINK and bool(allocator.returning)
-        self._landing = allocator.returning if self._returns_alone else allocator.landing
+        self._return_address = (
+            allocator.returning if self._returns_alone else allocator.return_address
+        )
         self._entries = allocator.entries
         if (most := debugger.hardware_breakpoints) and most < len(self._entries):
             self._entries = (*self._entries[: most - 1], self._entries[-1])
@@ -94,7 +96,7 @@ class GuestCalls:
 
         Raises TargetError if no thread can be stopped, or if a call does not return.
         """
-        landing = self._landing
+        return_address = self._return_address
         self._cpu = self._caught()
         before = self._retried(lambda: self._debugger.registers(self._cpu))
         saved = {name: before[name] for name in self._board.CALL_CHANGES}
@@ -104,7 +106,7 @@ class GuestCalls:
         self._place = saved[self._isa.pc], saved[self._isa.sp]
         lost = False
         apart = _WORD if self._returns_alone else _ALIGNED
-        landings = itertools.cycle((lowered, lowered - apart))
+        stacks = itertools.cycle((lowered, lowered - apart))
 
         def call(address: int, *arguments: int) -> int:
             nonlocal lost
@@ -112,7 +114,7 @@ class GuestCalls:
             lost = True
             # The stack pointer differs from that of the last call, so that a thread that has
             # returned can be told from a thread that has not started.
-            self._stack = next(landings)
+            self._stack = next(stacks)
             try:
                 result = self._until_returned(deadline, self._beginning(address, arguments))
             except _LostError:
@@ -124,14 +126,14 @@ class GuestCalls:
                     raise NotMadeError(f"a call in the guest was not begun: {error}") from error
                 result = self._retried(lambda: self._until_returned(deadline, {}))
             lost = False
-            self._place = landing, self._stack
+            self._place = return_address, self._stack
             return result
 
         def restore_registers() -> None:
             self._debugger.stop()
             if not lost:
                 self._debugger.write_registers(self._cpu, saved)
-            self._debugger.remove_breakpoints([landing])
+            self._debugger.remove_breakpoints([return_address])
 
         try:
             yield call
@@ -215,18 +217,19 @@ class GuestCalls:
         Args:
             address: the kernel function.
         """
-        board, landing, pc, sp = self._board, self._landing, self._isa.pc, self._isa.sp
+        board, return_address = self._board, self._return_address
+        pc, sp = self._isa.pc, self._isa.sp
         values = dict(zip(self._arguments, arguments, strict=False))
         values[pc] = address
         values[sp] = self._stack
         if board.LINK:
-            values[board.LINK] = landing
+            values[board.LINK] = return_address
         else:
             values[sp] -= _WORD
             # Fill the stack up to the caller's return address, so that a thread that is not caught
             # returns there.
             words = (self._caller_stack - values[sp]) // _WORD if self._returns_alone else 1
-            self._write(values[sp], landing.to_bytes(_WORD, "little") * words)
+            self._write(values[sp], return_address.to_bytes(_WORD, "little") * words)
         return values
 
     def _until_returned(self, deadline: float, values: Mapping[str, int]) -> int:
@@ -237,8 +240,8 @@ class GuestCalls:
             deadline: by time.monotonic().
             values: registers to write to the thread before the machine runs.
         """
-        debugger, landing = self._debugger, self._landing
-        debugger.want_breakpoints([landing])
+        debugger, return_address = self._debugger, self._return_address
+        debugger.want_breakpoints([return_address])
         while True:
             stopped = self._stopped(deadline, values)
             values = {}
@@ -246,10 +249,10 @@ class GuestCalls:
                 debugger.stop()
                 raise _LostError(f"a call in the guest has not returned in {CALL_SECONDS:g} s")
             registers = debugger.registers(stopped.cpu)
-            if stopped.pc == landing and registers[self._isa.sp] == self._stack:
+            if stopped.pc == return_address and registers[self._isa.sp] == self._stack:
                 self._cpu = stopped.cpu
                 return registers[self._result]
-            if stopped.pc == landing:
+            if stopped.pc == return_address:
                 if not self._returns_alone:
                     raise _LostError("the guest's kernel has panicked")
-                debugger.step_over(stopped.cpu, landing)
+                debugger.step_over(stopped.cpu, return_address)

@@ -84,14 +84,14 @@ LINUX = IsaFacts(
     ),),
     dispatch=Dispatch(
         ("do_syscall_64",), "sys_call_table", "orig_ax", "ax", _stored_result,
-        leave="syscall_exit_to_user_mode", room=5,
+        leave="syscall_exit_to_user_mode", jump_size=5,
     ),
     compat_calls=(CallNames("__ia32_compat_sys_", _COMPAT), CallNames("__ia32_sys_", _COMPAT)),
     # Kernels from 6.9 on, and older ones with the same changes, have no such table.
     compat_dispatch=Dispatch(
         ("do_int80_syscall_32", "__do_fast_syscall_32", "do_int80_emulation"),
         "ia32_sys_call_table", "orig_ax", "ax", _stored_result,
-        leave="syscall_exit_to_user_mode", room=5,
+        leave="syscall_exit_to_user_mode", jump_size=5,
     ),
     boot=boot(
         image="arch/x86/boot/bzImage", console="ttyS0", ports=("ttyS1", "ttyS2"),

@@ -120,8 +120,8 @@ class Dispatch:
             system call of this table; None if it always does.
         leave: name of a function that is called with the address of pt_regs after results have been
             stored; "" if there is none.
-        room: bytes that a jump needs. If the store is shorter, kinst reads the result at the call
-            of `leave` instead.
+        jump_size: bytes that a jump needs. If the store is shorter, kinst reads the result at the
+            call of `leave` instead.
     """
 
     functions: tuple[str, ...]
@@ -131,7 +131,7 @@ class Dispatch:
     store: Callable[[bytes], tuple[str, int] | None]
     state: tuple[str, int, int] | None = None
     leave: str = ""
-    room: int = 0
+    jump_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

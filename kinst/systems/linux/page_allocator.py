@@ -50,14 +50,14 @@ def allocator(kernel: LinuxMemory, btf: Btf, facts: Facts) -> PageAllocator | No
 
     entries = tuple(kernel.symbol(name) for name in _ENTRIES if kernel.has(name))
     allocate, release = first(_ALLOCATE), first((_RELEASE,))
-    landing, returning, forget = first((_LANDING,)), first((_RETURNING,)), first(_FORGET)
+    return_address, returning, forget = first((_LANDING,)), first((_RETURNING,)), first(_FORGET)
     alive = threads(kernel, btf)
-    if not (entries and allocate and release and landing and forget and alive):
+    if not (entries and allocate and release and return_address and forget and alive):
         return None
     hooks = (facts.trap_hook, facts.fault_hook, facts.bug_hook)
     traps = TrapPath(tuple(filter(None, hooks)), facts.trap_pc_delta)
     return PageAllocator(
-        entries, landing, returning, allocate, _FLAGS, release, forget, PAGE, alive, traps,
+        entries, return_address, returning, allocate, _FLAGS, release, forget, PAGE, alive, traps,
         no_users(kernel),
     )  # fmt: skip
 

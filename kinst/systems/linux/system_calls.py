@@ -181,7 +181,7 @@ def _places(
         stored = dispatch.store(one.code)
         if after_call and stored is not None and stored[1] == offset and stored[0] in slots:
             stores.append((one.address, result, slots[stored[0]]))
-            short |= one.size < dispatch.room
+            short |= one.size < dispatch.jump_size
         flow = isa.flow(one.code, one.address)
         if stores and flow.kind in ("call", "jump") and flow.target in leaving:
             leaves.append((one.address, pointed_at(regs, offset), regs))
