@@ -100,7 +100,7 @@ class DebugInfo:
         self._sought_index = False
         self._locals: dict[object, DwarfLocals] = {}
         self._functions: dict[tuple[str, int], FunctionDie | None] = {}
-        self._places: dict[int, SourcePlace | None] = {}
+        self._source_places: dict[int, SourcePlace | None] = {}
 
     # Files
 
@@ -212,11 +212,11 @@ class DebugInfo:
         index = self.made_index
         if index is None:
             return None
-        if address not in self._places:
-            if len(self._places) >= MOST_PLACES:
-                self._places.clear()
-            self._places[address] = self._place(index, address)
-        return self._places[address]
+        if address not in self._source_places:
+            if len(self._source_places) >= MOST_PLACES:
+                self._source_places.clear()
+            self._source_places[address] = self._place(index, address)
+        return self._source_places[address]
 
     def _place(self, index: Index, address: int) -> SourcePlace | None:
         copies = index.copies_at(address)

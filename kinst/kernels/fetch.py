@@ -437,7 +437,7 @@ def _kernels(apt: Apt, architecture: str) -> list[Release]:
     return [one for one in found if one is not None and one.architecture == architecture]
 
 
-def _places(release: str) -> dict[str, str]:
+def _cache_paths(release: str) -> dict[str, str]:
     """Return the files of Debian's packages that kinst needs for a kernel release, as a mapping
     from the file's path in a package to its path in the cache.
 
@@ -468,16 +468,16 @@ def _places(release: str) -> dict[str, str]:
 def _unpack(
     package: Package, release: str, tree: Path, progress: Progress
 ) -> dict[str, dict[str, object]]:
-    """Unpack the files that kinst needs (_places()) from a package into the folder `tree`, at the
-    paths that they will have in the cache. Return size and checksum of each file by path, for the
-    manifest."""
-    places = _places(release)
+    """Unpack the files that kinst needs (_cache_paths()) from a package into the folder `tree`, at
+    the paths that they will have in the cache. Return size and checksum of each file by path, for
+    the manifest."""
+    cache_paths = _cache_paths(release)
     # Only one file of a debug package is needed: stop after it.
     only_one = package.name == _BUSYBOX or package.name.endswith("-dbg")
     files: dict[str, dict[str, object]] = {}
-    for path, file in unpack(package, places, tree, progress, stop_at_first=only_one).items():
-        start = next(place for place in places if path.startswith(place))
-        name = places[start] + path.removeprefix(start)
+    for path, file in unpack(package, cache_paths, tree, progress, stop_at_first=only_one).items():
+        start = next(package_path for package_path in cache_paths if path.startswith(package_path))
+        name = cache_paths[start] + path.removeprefix(start)
         if name != path:
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             (tree / path).rename(tree / name)

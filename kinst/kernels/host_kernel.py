@@ -52,13 +52,13 @@ def files(root: Path = Path("/"), release: str = "") -> RunningFiles:
     folders = (debug / "lib/modules" / name, modules)
     return RunningFiles(
         name,
-        _first(debug_places(root, name)),
+        _first(debug_paths(root, name)),
         _first(images),
         tuple(one for one in folders if one.is_dir()),
     )
 
 
-def debug_places(root: Path, release: str) -> tuple[Path, ...]:
+def debug_paths(root: Path, release: str) -> tuple[Path, ...]:
     """Return the paths at which the vmlinux with symbols of a release may be: the paths in packages
     of Debian, Fedora and other distributions, and the path of a kernel that was built on this
     machine."""

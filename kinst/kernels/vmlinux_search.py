@@ -11,7 +11,7 @@ from kinst.core.errors import KinstError
 from kinst.core.kernel_package import KernelBuild
 from kinst.core.paths import cache_folder
 from kinst.image.elf_file import open_file
-from kinst.kernels.host_kernel import debug_places
+from kinst.kernels.host_kernel import debug_paths
 from kinst.wire import debuginfod
 
 
@@ -31,7 +31,7 @@ def find_vmlinux(
             searched.
     """
     searched: list[str] = []
-    for path in _places(build, root):
+    for path in _paths(build, root):
         if not path.is_file():
             searched.append(str(path))
         elif _build_id(path) == build.build_id:
@@ -52,14 +52,14 @@ def find_vmlinux(
     )
 
 
-def _places(build: KernelBuild, root: Path) -> Iterator[Path]:
+def _paths(build: KernelBuild, root: Path) -> Iterator[Path]:
     """Yield the paths at which the vmlinux may be, the likeliest first."""
     name = f"usr/lib/debug/boot/vmlinux-{build.release}"
     cached = sorted((cache_folder() / "kernels").glob(f"*/{build.release}/{name}"))
     yield from cached or [cache_folder() / f"kernels/ISA/{build.release}/{name}"]
     by_id = f"usr/lib/debug/.build-id/{build.build_id[:2]}/{build.build_id[2:]}.debug"
     yield root / by_id
-    yield from debug_places(root, build.release)
+    yield from debug_paths(root, build.release)
 
 
 def _build_id(file: Path) -> str:

@@ -177,17 +177,17 @@ class CounterBlocks:
         insort(self._used, own)
         return own
 
-    def release(self, own: tuple[int, int], view: memoryview) -> None:
+    def release(self, reserved: tuple[int, int], view: memoryview) -> None:
         """Free and zero the bytes of each CPU's area that keep() reserved.
 
         Args:
-            own: offsets [low, high), as keep() returned them.
+            reserved: offsets [low, high), as keep() returned them.
             view: all scratch of the machine.
         """
-        if self._first is None or own not in self._used:
+        if self._first is None or reserved not in self._used:
             return
-        self._used.remove(own)
-        low, high = own
+        self._used.remove(reserved)
+        low, high = reserved
         for offset in self._first.offsets:
             view[offset + low : offset + high] = bytes(high - low)
 

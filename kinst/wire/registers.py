@@ -56,7 +56,7 @@ def read_annex(rsp: Rsp, annex: str) -> str:
     raise TargetError(f"the GDB stub's {annex} has no end")
 
 
-def place(registers: Sequence[tuple[str, int, int]]) -> tuple[RegisterInfo, ...]:
+def with_offsets(registers: Sequence[tuple[str, int, int]]) -> tuple[RegisterInfo, ...]:
     """Return the descriptions of registers, with their offsets in the g packet.
 
     Args:
@@ -83,7 +83,7 @@ def describe(rsp: Rsp, fallback: Sequence[tuple[str, int]] = ()) -> tuple[Regist
     if "qXfer:features:read" not in rsp.features:
         if not fallback:
             raise TargetError("the GDB stub does not describe its registers (no target.xml)")
-        return place([(name, i, size) for i, (name, size) in enumerate(fallback)])
+        return with_offsets([(name, i, size) for i, (name, size) in enumerate(fallback)])
     registers: list[tuple[str, int, int]] = []
     todo = ["target.xml"]
     seen = 0
@@ -120,7 +120,7 @@ def describe(rsp: Rsp, fallback: Sequence[tuple[str, int]] = ()) -> tuple[Regist
                 number += 1
         # An included file comes before what follows its name in the outer file.
         todo[:0] = [name for name in includes if name]
-    return place(registers)
+    return with_offsets(registers)
 
 
 def _without_prologue(text: str) -> str:

@@ -160,17 +160,17 @@ class Debugger:
         if (old := self._registers.pop(cpu, None)) is not None:
             old.expire()
 
-    def rewrite(self, cpu: int, name: str, behind: int) -> None:
+    def rewrite(self, cpu: int, name: str, distance: int) -> None:
         """Read a register that the stub does not name, and write the same value back, for the side
         effect of the write (Board.TIMERS).
 
         Args:
             cpu: a stopped CPU.
             name: a register that the stub names, of the same size.
-            behind: the register's number minus the number of the register `name`.
+            distance: the register's number minus the number of the register `name`.
         """
         self._need_stopped("registers can be written")
-        self._file.rewrite(self._threads[cpu], name, behind)
+        self._file.rewrite(self._threads[cpu], name, distance)
 
     def handed_back(self, running: bool) -> None:
         """Forget cached registers, after another process has used the stub's connection.

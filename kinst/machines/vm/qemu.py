@@ -113,7 +113,7 @@ def scratch_size(wanted: int) -> int:
 _Map = tuple[tuple[int, int, int], ...]  # see Board.memory_map
 
 
-def place(board: Board, memory: int, scratch: int) -> tuple[PhysicalLayout, int, _Map]:
+def lay_out_ram(board: Board, memory: int, scratch: int) -> tuple[PhysicalLayout, int, _Map]:
     """Lay out a guest's RAM: the guest's own memory, then kinst's scratch and page tables.
 
     Scratch is contiguous: it is not split by a hole that the board has in its RAM, but begins after
@@ -184,7 +184,7 @@ def _devices(config: VmConfig, board: Board, fds: Mapping[str, str], ram: str) -
         ram: path of the file with the guest's RAM.
     """
     c, m = config, board
-    _, size, _ = place(board, c.memory, c.scratch)
+    _, size, _ = lay_out_ram(board, c.memory, c.scratch)
     argv = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
     argv += ["-machine", f"{m.MACHINE},memory-backend=ram"]
     argv += [] if says_accelerator(c.qemu_args) else ["-accel", c.accel]
@@ -205,7 +205,7 @@ def _devices(config: VmConfig, board: Board, fds: Mapping[str, str], ram: str) -
 
 def _boot(config: VmConfig, board: Board) -> list[str]:
     """Return QEMU's arguments for the kernel and its command line, without those for the initrd."""
-    layout, _, _ = place(board, config.memory, config.scratch)
+    layout, _, _ = lay_out_ram(board, config.memory, config.scratch)
     start = board.memory_map(config.memory)[0][0]
     end, size = layout.end, layout.end - start
     append = config.boot.command_line(end, size, config.append, own=config.control)
@@ -243,7 +243,7 @@ class Qemu:
         self._config = config
         self._board = board
         self._on_output = on_output
-        self.layout, self._size, self._map = place(board, config.memory, config.scratch)
+        self.layout, self._size, self._map = lay_out_ram(board, config.memory, config.scratch)
         self.console = Console(config.boot.signs)
         self._control_partial = b""
         self._messages = b""

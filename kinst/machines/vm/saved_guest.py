@@ -16,7 +16,7 @@ from kinst.core.machine import Bearings, Target
 from kinst.core.system import PageAllocator
 from kinst.machines.stub.memory import GuestMemory
 from kinst.machines.vm.machine import Vm
-from kinst.machines.vm.qemu import VmConfig, place
+from kinst.machines.vm.qemu import VmConfig, lay_out_ram
 from kinst.machines.vm.warm import WarmStart
 
 _SAVED = ("this guest is a saved state: it can be read, not run", "")
@@ -28,7 +28,7 @@ class _SavedPhysical:
     """
 
     def __init__(self, config: VmConfig, isa: Isa, warm: WarmStart) -> None:
-        _, size, self._map = place(isa.board, config.memory, config.scratch)
+        _, size, self._map = lay_out_ram(isa.board, config.memory, config.scratch)
         self.ram, self.bearings = warm.open(size)
 
     def read_physical(self, address: int, size: int) -> bytes:

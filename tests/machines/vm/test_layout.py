@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from kinst.isa import load
-from kinst.machines.vm.qemu import place
+from kinst.machines.vm.qemu import lay_out_ram
 
 MB, GB = 1 << 20, 1 << 30
 
@@ -23,7 +23,7 @@ MB, GB = 1 << 20, 1 << 30
     ],
 )
 def test_of_amd64(memory: int, scratch: int, end: int, at: int, size: int) -> None:
-    layout, found, ranges = place(load("amd64").board, memory, scratch)
+    layout, found, ranges = lay_out_ram(load("amd64").board, memory, scratch)
     assert (layout.end, layout.scratch, found) == (end, at, size)
     assert layout.tables == at + scratch
     assert sum(length for _, _, length in ranges) == size
@@ -32,6 +32,6 @@ def test_of_amd64(memory: int, scratch: int, end: int, at: int, size: int) -> No
 
 @pytest.mark.parametrize(("isa", "ram"), [("arm64", GB), ("riscv64", 2 * GB)])
 def test_in_one_piece(isa: str, ram: int) -> None:
-    layout, size, _ = place(load(isa).board, 5 * GB, 256 * MB)
+    layout, size, _ = lay_out_ram(load(isa).board, 5 * GB, 256 * MB)
     assert layout.end == layout.scratch == ram + 5 * GB
     assert size == 5 * GB + 258 * MB
