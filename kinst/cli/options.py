@@ -37,8 +37,8 @@ SHELLS = ("bash", "zsh")
 # Options that several commands have.
 SHOW_PROGRAM = Option("-d", "", "show the D program, and end")
 TITLE = Option("--title", "TEXT", "the picture's title; without it the command or the program")
-# Options of -x that are options of the preprocessor.
-_PREPROCESSOR = {"define": "-D", "undef": "-U", "incdir": "-I", "cpphdrs": "-H"}
+# Options of -x that are other options of the command line.
+_OTHERS = {"define": "-D", "undef": "-U", "incdir": "-I", "cpphdrs": "-H", "libdir": "-L"}
 _HARD = "\0"  # a space at which no line ends
 _WIDTH, _INDENT = 96, 20  # columns of a line of --help; column where an option's meaning starts
 
@@ -316,8 +316,8 @@ class _Words:
             self._values["format"] = value
         elif name == "stdc":
             self.take(options()["-X"], value)
-        elif name in _PREPROCESSOR:
-            option = options()[_PREPROCESSOR[name]]
+        elif name in _OTHERS:
+            option = options()[_OTHERS[name]]
             if bool(value) != bool(option.value):
                 raise KinstError(f"-x {text}: {'needs a' if option.value else 'takes no'} value")
             self.take(option, value)

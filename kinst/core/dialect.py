@@ -7,21 +7,43 @@ Tested by tests/dlang/check/test_library.py."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from functools import cached_property
+from pathlib import Path
 
 from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import StructType
+from kinst.core.errors import KinstError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Library:
-    """A file of D with types, inlines and translators of a system, like those in dtrace(1)'s
-    /usr/lib/dtrace."""
+    """A file of D with types, inlines, translators and providers, like those in dtrace(1)'s
+    /usr/lib/dtrace. The file is read when its text is first needed."""
 
     # File name, as in #pragma D depends_on library.
     name: str
-    text: str
+    # The file's path, or its text.
+    source: Path | str
+    # Whether the file is read only if a program names the provider of the file's name, or another
+    # library that is read depends on the file.
+    by_provider: bool = False
+
+    @property
+    def provider(self) -> str:
+        """Name of the provider that the file may declare: the file's name without .d."""
+        return self.name.removesuffix(".d")
+
+    @cached_property
+    def text(self) -> str:
+        """The D text.  Raises KinstError if the file cannot be read."""
+        if isinstance(self.source, str):
+            return self.source
+        try:
+            return self.source.read_text("utf-8", "surrogateescape")
+        except OSError as error:
+            raise KinstError(f"failed to open D library {self.source}: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +105,30 @@ class Dialect:
 
 
 UNKNOWN = Dialect()
+
+
+def libraries_in(folder: Path, *, by_provider: bool = False) -> tuple[Library, ...]:
+    """Return the D libraries in a folder (*.d), sorted by name, without reading them.
+
+    Args:
+        by_provider: whether each is read only if a program names its provider.
+    """
+    return tuple(Library(path.name, path, by_provider) for path in sorted(folder.glob("*.d")))
+
+
+def with_libraries(dialect: Dialect, folders: Sequence[str]) -> Dialect:
+    """Return a dialect with the D libraries of the user's folders (-L) before the system's. Of
+    files with the same name, the one in the last folder counts.
+
+    Raises KinstError if there is no such folder.
+    """
+    if not folders:
+        return dialect
+    found = {one.name: one for one in dialect.libraries}
+    own: dict[str, Library] = {}
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise KinstError(f"-L {folder}: no such folder", "a folder with D libraries (*.d)")
+        own.update({one.name: one for one in libraries_in(Path(folder))})
+    rest = [one for name, one in found.items() if name not in own]
+    return replace(dialect, libraries=(*own.values(), *rest))

@@ -56,6 +56,19 @@ def _globs(pattern: str, value: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryProbe:
+    """A probe that a D library declares over probes of other providers.
+
+    Attributes:
+        name: the full name of the library's probe.
+        alone: whether the program names this probe; False if a glob of the program matches it.
+    """
+
+    name: ProbeName
+    alone: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ProbePattern:
     """A probe description as the program has it. Each part is an sh(1) glob; an empty part matches
     anything.
@@ -63,6 +76,8 @@ class ProbePattern:
     Attributes:
         id: the probe id, if the description is a number; else 0. For a probe id the parts are
             empty, and matches() returns False, because a probe's name does not contain its id.
+        library: the probe of a D library that the matching probes stand for, and whose name they
+            get; None if they keep their names.
     """
 
     provider: str = ""
@@ -70,6 +85,7 @@ class ProbePattern:
     function: str = ""
     name: str = ""
     id: int = 0
+    library: LibraryProbe | None = None
 
     def matches(self, probe: ProbeName) -> bool:
         return (
@@ -81,6 +97,12 @@ class ProbePattern:
         )
 
     def __str__(self) -> str:
+        """Return the description as the user knows it: for a library's probe, its name."""
+        return self.text if self.library is None else str(self.library.name)
+
+    @property
+    def text(self) -> str:
+        """The description in D."""
         if self.id:
             return str(self.id)
         return f"{self.provider}:{self.module}:{self.function}:{self.name}"

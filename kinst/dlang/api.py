@@ -88,7 +88,8 @@ def type_names(
     def knows(name: str) -> bool:
         if name in subroutines:
             return False
-        of_library = any(name in declared_types(library) for library in dialect().libraries)
+        every = (one for one in dialect().libraries if not one.by_provider)
+        of_library = any(name in declared_types(library) for library in every)
         return of_library or (of_kernel is not None and of_kernel(name))
 
     return knows

@@ -70,7 +70,9 @@ def matching(
         yield from listed(providers)[pattern.id - FIRST_ID : pattern.id - FIRST_ID + 1]
         return
     for provider in providers.values():
-        yield from provider.match(pattern, kernel)
+        for found in provider.match(pattern, kernel):
+            library = pattern.library
+            yield found if library is None else replace(found, name=library.name)
 
 
 def gaps_in(probes: Iterable[Probe], kernel: Kernel) -> Sequence[Gap]:

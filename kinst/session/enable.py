@@ -95,6 +95,7 @@ def enable(
     ids = {one.name: FIRST_ID + k for k, one in enumerate(listed(providers))}
     named = _Named(ids, max(given, FIRST_ID - 1 + len(ids)) + 1, most, on_full)
     matched: dict[int, int] = {}
+    left_out: DError | None = None  # for the first probe of a library that a glob matches
     for clause in program.clauses:
         for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
             try:
@@ -105,7 +106,12 @@ def enable(
                     continue
                 tag = "D_PDESC_ZERO" if none else "D_PDESC_INVAL"
                 hint = shifted(pattern, providers) or error.hint
-                raise DError(error.message, span, tag, hint) from error
+                message = f"{pattern}: " * (pattern.library is not None) + error.message
+                failure = DError(message, span, tag, hint)
+                if pattern.library is None or pattern.library.alone:
+                    raise failure from error
+                left_out = left_out or failure
+                continue
             if not (count or zero or named.full):
                 raise DError(
                     f"probe description {pattern} does not match any probes",
@@ -114,6 +120,8 @@ def enable(
                     naming(pattern, providers, kernel),
                 )
             matched[clause.index] = matched.get(clause.index, 0) + count
+    if left_out is not None and not matched:
+        raise left_out
     return named.enabled(), matched
 
 

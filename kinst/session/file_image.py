@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, partial
 
-from kinst.core.dialect import Dialect
+from kinst.core.dialect import Dialect, with_libraries
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
@@ -129,8 +129,9 @@ def expand_request_in_file(request: Request, report: Report) -> str:
     types = FileTypes(ImagePaths(lambda: debug().path, dict, files))
     elf = cache(lambda: open_elf(path))
 
+    @cache
     def dialect() -> Dialect:
-        return of_image(elf()).dialect()
+        return with_libraries(of_image(elf()).dialect(), request.libraries)
 
     compiled = compile_request(request, isa, target_pid=0, types=types, dialect=dialect)
     if compiled.wants_expansion:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinst.codegen.values.variable_code import is_thread_local
-from kinst.core.dialect import Dialect
+from kinst.core.dialect import Dialect, with_libraries
 from kinst.core.dtypes import StackType, SymbolType
 from kinst.core.errors import DError, KinstError
 from kinst.core.paths import cache_folder
@@ -134,14 +134,22 @@ class KernelFiles:
                     raise DError(reason, expr.span, "D_UNKNOWN")
 
     def dialect(self) -> Dialect:
-        """Return the part of D that belongs to the traced kernel's operating system.
+        """Return the part of D that belongs to the traced kernel's operating system, with the
+        user's D libraries (-L).
 
         If the request names a kernel file, that file tells the system. Otherwise the system is the
         host's, since kinst fetches a kernel of that system, or traces this host.
+
+        Raises KinstError if a folder of D libraries does not exist.
         """
+        return self._dialect
+
+    @cached_property
+    def _dialect(self) -> Dialect:
         options = self._request.machine
         named = options.debug or options.kernel
-        return (self.system if named else of_host()).dialect()
+        system = self.system if named else of_host()
+        return with_libraries(system.dialect(), self._request.libraries)
 
     @cached_property
     def folders(self) -> Sequence[Path]:

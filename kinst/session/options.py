@@ -69,6 +69,7 @@ PROGRAM_OPTIONS = (
            repeats=True),
     Option("-b", "SIZE", "size of each CPU's buffer (option bufsize)", "settings",
            lambda text: ("bufsize", text), repeats=True),
+    Option("-L", "FOLDER", "read D libraries from FOLDER as well", "libraries", repeats=True),
     Option("-Z", "", "let descriptions match nothing", "zero"),
     _setting("-w", "destructive", "permit destructive actions"),
     _setting("-C", "cpp", "run scripts through the C preprocessor (option cpp)"),
@@ -126,8 +127,6 @@ REFUSED_OPTIONS = (
     Option("-G", refused="it makes object files of a program's own probes, which kinst does not"
            " trace"),
     Option("-k", refused="kernels do not load D of their own"),
-    Option("-L", "FOLDER", refused="D libraries are not searched for: what they define is built in;"
-           " -s takes a file"),
     *(Option(f"-{digit}", refused=_64_BITS) for digit in "3264"),
 )  # fmt: skip
 

@@ -26,6 +26,7 @@ from kinst.dlang.vocabulary.d_options import (
 from kinst.session.cpp import preprocess
 from kinst.session.request import Request
 from kinst.session.whose import in_command
+from kinst.sugar.library_probes import LibraryProbes
 from kinst.systems import of_host
 
 COMMAND = "kinst"  # $0 without a script
@@ -104,6 +105,8 @@ def parse_request(
                     text.letter, text.text, macros, ordinal=ordinal, part=part, knows_type=knows
                 )
             )
+    probes = LibraryProbes(programs, lambda: dialect().libraries, types)
+    programs = [probes.expand(one) for one in programs]
     if _is_only_command(request, programs):
         programs = [in_command(one, target_pid) for one in programs]
     return tuple(programs)

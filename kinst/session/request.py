@@ -51,6 +51,8 @@ class Request:
     # The C preprocessor's options (-D, -U, -I, -H), and its path.
     preprocessor: tuple[str, ...] = ()
     preprocessor_path: str = ""
+    # Folders with the user's D libraries.
+    libraries: tuple[str, ...] = ()
     # Seconds after which the trace ends.
     timeout: float | None = None
 

@@ -53,7 +53,11 @@ def _wants_guest(request: Request) -> bool:
     """Return whether a request certainly, or almost certainly, needs a guest."""
     if request.compile_only or request.dump or request.of_file:
         return False
-    return request.runs_command or any(names_kernel_probe(one.text) for one in request.programs)
+    texts = [one.text for one in request.programs]
+    if request.runs_command or any(map(names_kernel_probe, texts)):
+        return True
+    libraries = [one for one in of_host().dialect().libraries if one.by_provider]
+    return any(f"{one.provider}:" in text for one in libraries for text in texts)
 
 
 def start_early(request: Request) -> EarlyStart | None:

@@ -180,7 +180,8 @@ class _Expander:
                     if len(rows) == layer:
                         rows.append([])
                     crossing = Crossing(description.pattern.name, name, layer) if name else None
-                    plain = tree.DescriptionNode(pattern, description.span, name, crossing)
+                    named = replace(pattern, library=description.pattern.library)
+                    plain = tree.DescriptionNode(named, description.span, name, crossing)
                     rows[layer].append(plain)
         return [
             replace(

@@ -112,7 +112,11 @@ def expand_lines(
             return [description]
         try:
             patterns = find(line) if line else find_file(file) if file else ()
-            return [tree.DescriptionNode(p, description.span) for p in patterns]
+            library = description.pattern.library
+            return [
+                tree.DescriptionNode(replace(p, library=library), description.span)
+                for p in patterns
+            ]
         except KinstError as error:
             span = description.span
             raise DError(error.message, span, "D_PDESC_INVAL", error.hint) from error

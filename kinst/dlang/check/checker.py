@@ -16,7 +16,7 @@ from kinst.dlang.check.declarations import declare, declare_provider, declare_ty
 from kinst.dlang.check.expansions import define_inline, define_translator, refuse_whole
 from kinst.dlang.check.expressions import check as check_expression
 from kinst.dlang.check.expressions import truth
-from kinst.dlang.check.library import use
+from kinst.dlang.check.library import check_dependency, use
 from kinst.dlang.check.measures import measures_of
 from kinst.dlang.check.scope import Environment, Scope
 from kinst.dlang.check.stability import check_pragma
@@ -84,7 +84,7 @@ def _checked(
         elif isinstance(item, tree.ProviderNode):
             declare_provider(item, scope)
         elif isinstance(item, tree.PragmaNode) and item.kind == "depends_on":
-            check_pragma(item, scope)
+            check_dependency(item, scope)
         elif isinstance(item, tree.ClauseNode):
             clauses.append(_clause(item, scope, aggregations))
     for item in program.items:

@@ -29,6 +29,7 @@ from kinst.dlang.check import members
 from kinst.dlang.check.calls import ActionCall, action_as_value
 from kinst.dlang.check.scope import Check, Scope, Translation, Translator
 from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.declaration_parser import refusal
 from kinst.dlang.typed import BaseAddress, Store, TranslatedStruct
 from kinst.dlang.types.conversions import (
     cast,
@@ -296,6 +297,9 @@ def _member_value(
     if wanted is None:
         message = f"translator member {one.name} is not a member of {translator.made}"
         raise DError(message, one.span, "D_XLATE_MEMB")
+    if reason := refusal(one.value):
+        message = f"{translator.made} has no {one.name}: {reason}"
+        raise DError(message, span, "D_XLATE_NOCONV")
     count_expansion(span, scope)
     outer, scope.bound = scope.bound, {translator.node.parameter: source}
     try:

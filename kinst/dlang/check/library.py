@@ -1,24 +1,29 @@
 """D libraries of the traced system: declares those parts of them that a program uses.
 
-kinst parses a library only if the program uses a name that the library declares at the start of a
-line. Because kernels differ, only declarations that are used are checked, and a translator's
+kinst parses a library only if the program names the library's provider, or uses a name that the
+library declares at the start of a line. A program whose names are all D's own, or its own, reads no
+library. Because kernels differ, only declarations that are used are checked, and a translator's
 expression for a member is checked only if the member is used. A member without a counterpart in the
-system is declared but has no conversion (D_XLATE_NOCONV).
+system is declared but has no conversion, or the conversion refuse("reason") (D_XLATE_NOCONV).
+
+The probes that a library declares are expanded before the check (kinst.sugar.library_probes).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from kinst.core.dialect import Library
-from kinst.core.errors import DError
+from kinst.core.errors import DError, KinstError
 from kinst.dlang.check.expansions import define_inline, define_translator
 from kinst.dlang.check.scope import Check, Scope
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.lexer import Macros, own_numbers
 from kinst.dlang.syntax.program_parser import parse
+from kinst.dlang.vocabulary.constants import CONSTANTS
+from kinst.dlang.vocabulary.type_names import STARTS_TYPE
 from kinst.dlang.walk import walk
 
 # Declarations at the start of a line: typedefs, whose braces may contain braces; inlines and
@@ -48,6 +53,20 @@ def declared_names(library: Library) -> frozenset[str]:
     for body in _ENUMERATORS.findall(library.text):
         names.update(part.partition("=")[0].strip() for part in body.split(","))
     return declared_types(library) | names - {""}
+
+
+_PROVIDER = re.compile(r"^provider\s+(\w+)", re.MULTILINE)
+
+
+def provider_of(library: Library) -> tree.ProviderNode | None:
+    """Return the provider that a library declares, which has the name of the library's file; None
+    if it declares none. Raises DError for a syntax error, and KinstError if the file cannot be
+    read.
+    """
+    if library.provider not in _PROVIDER.findall(library.text):
+        return None
+    declared = (item for item in _items(library) if isinstance(item, tree.ProviderNode))
+    return next((one for one in declared if one.name == library.provider), None)
 
 
 @cache
@@ -127,20 +146,48 @@ def _in_order(libraries: Iterable[Library], known: Sequence[Library]) -> list[Li
     return ordered
 
 
-def _wanted(program: tree.ProgramNode, known: Sequence[Library]) -> tuple[set[int], set[str]]:
+def _own_names(program: tree.ProgramNode) -> set[str]:
+    """Return the names of the types, inlines and global variables that a program makes."""
+    names = {name for item in program.items for name in _defined(item)
+             if isinstance(item, tree.TypeDeclarationNode | tree.InlineNode)}  # fmt: skip
+    names |= {item.name for item in program.declarations if not item.scope}
+    for clause in program.clauses:
+        for node in walk(clause):
+            left = node.left if isinstance(node, tree.AssignmentNode) else None
+            base = left.base if isinstance(left, tree.IndexNode) else left
+            if isinstance(base, tree.NameNode):
+                names.add(base.name)
+    return names
+
+
+def _named(program: tree.ProgramNode, known: Sequence[Library]) -> list[Library]:
+    """Return the libraries whose probes a program names, after those that they require."""
+    libraries = {one.pattern.library for clause in program.clauses for one in clause.descriptions}
+    providers = {one.name.provider for one in libraries if one is not None}
+    return _in_order([one for one in known if one.provider in providers], known)
+
+
+def _wanted(
+    program: tree.ProgramNode, known: Sequence[Library], is_of_d: Callable[[str], bool]
+) -> tuple[set[int], set[str]]:
     """Return which declarations of libraries a program uses, directly or through other declarations
     of libraries: the id() of each declaration, and the names of their libraries.
+
+    Args:
+        known: all libraries of the system.
+        is_of_d: tells whether D itself defines a name.
     """
-    declared = {name for item in program.items for name in _defined(item)
-           if isinstance(item, tree.TypeDeclarationNode | tree.InlineNode)}  # fmt: skip
+    declared = _own_names(program)
+    named = _named(program, known)
+    searched = [one for one in known if not (one.by_provider or one in named)]
     pending, seen = _used(program) - declared, set(declared)
     wanted: set[int] = set()
     files: set[str] = set()
-    while pending:
+    while pending := {name for name in pending if not is_of_d(name)}:
         seen |= pending
         more: set[str] = set()
-        for library in known:
-            if not declared_names(library) & pending:
+        for library in (*named, *searched):
+            if library not in named and not declared_names(library) & pending:
                 continue
             files.add(library.name)
             for item in _items(library):
@@ -156,10 +203,21 @@ def use(program: tree.ProgramNode, scope: Scope, check: Check) -> None:
     """Declare those items of the system's libraries that the program uses and does not define
     itself.
     """
-    libraries = scope.environment.dialect().libraries
-    wanted, files = _wanted(program, libraries)
+    dialect, registers = scope.environment.dialect(), scope.environment.registers
+
+    def is_of_d(name: str) -> bool:
+        own = name in STARTS_TYPE or name in registers or name in dialect.constants
+        own = own or name in CONSTANTS or name in ("self", "this", "NULL") or "`" in name
+        return own or scope.kind_of(name) is not None
+
+    libraries = dialect.libraries
+    wanted, files = _wanted(program, libraries, is_of_d)
     for library in _in_order([one for one in libraries if one.name in files], libraries):
         for item in _items(library):
+            if isinstance(item, tree.PragmaNode) and item.kind == "depends_on":
+                if item.words[0] != "library":
+                    _check_exists(item, scope, f"library {library.name}")
+                continue
             if id(item) not in wanted:
                 continue
             if isinstance(item, tree.TypeDeclarationNode):
@@ -168,3 +226,48 @@ def use(program: tree.ProgramNode, scope: Scope, check: Check) -> None:
                 define_inline(item, scope, check)
             elif isinstance(item, tree.TranslatorNode):
                 define_translator(item, scope, check, lazily=True)
+
+
+def check_dependency(node: tree.PragmaNode, scope: Scope) -> None:
+    """Check that the provider or module exists on which a program depends by #pragma D depends_on.
+    Raises DError D_PRAGMA_DEPEND.
+    """
+    if node.words[0] == "library":
+        message = "main program may not explicitly depend on a library"
+        raise DError(message, node.span, "D_PRAGMA_DEPEND")
+    _check_exists(node, scope, "program")
+
+
+def _check_exists(node: tree.PragmaNode, scope: Scope, dependent: str) -> None:
+    """Raise DError D_PRAGMA_DEPEND if the provider or module of a #pragma D depends_on is missing.
+
+    Args:
+        dependent: what has the pragma, for the message.
+    """
+    kind, name = node.words[:2]
+    candidates = _providers(scope) if kind == "provider" else _typed_modules(node, scope)
+    if name not in candidates:
+        message = f"{dependent} requires {kind} {name}"
+        hint = (
+            f"there are {', '.join(candidates[:8])}{', ...' * (len(candidates) > 8)}"
+            if candidates
+            else ""
+        )
+        raise DError(message, node.span, "D_PRAGMA_DEPEND", hint)
+
+
+def _providers(scope: Scope) -> list[str]:
+    """Return the names of all providers, those of libraries included."""
+    libraries = scope.environment.dialect().libraries
+    declared = {one.provider for one in libraries if one.by_provider or provider_of(one)}
+    return sorted({*scope.environment.providers, *declared})
+
+
+def _typed_modules(node: tree.PragmaNode, scope: Scope) -> list[str]:
+    """Return the names of the modules whose types are known. Raises DError D_PRAGMA_DEPEND at the
+    pragma if the kernel's types cannot be read.
+    """
+    try:
+        return list(scope.types.source.modules()) if scope.types.source is not None else []
+    except KinstError as error:
+        raise DError(error.message, node.span, "D_PRAGMA_DEPEND", error.hint) from error

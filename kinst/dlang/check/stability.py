@@ -1,4 +1,4 @@
-"""Stability of names and clauses, and the pragmas attributes, binding and depends_on (Dynamic
+"""Stability of names and clauses, and the pragmas attributes and binding (Dynamic
 Tracing Guide, "Stability", "Versioning"; libdtrace's dt_open.c for the names, dt_pragma.c for the
 errors).
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from kinst.core.errors import DError, KinstError, Span
+from kinst.core.errors import DError, Span
 from kinst.core.stability import (
     PRIVATE,
     STABLE,
@@ -216,14 +216,11 @@ _PROBE_PARTS = words("provider module function name args")
 
 
 def check_pragma(node: tree.PragmaNode, scope: Scope) -> None:
-    """Check that the name, provider or module which a pragma is about exists. The caller has
-    declared all names of the program.
+    """Check that the name or provider which #pragma D attributes or binding is about exists. The
+    caller has declared all names of the program.
 
-    Raises DError D_PRAGMA_DEPEND, D_PRAGMA_SCOPE, D_PRAGMA_UNUSED, D_PRAGMA_INVAL.
+    Raises DError D_PRAGMA_SCOPE, D_PRAGMA_UNUSED, D_PRAGMA_INVAL.
     """
-    if node.kind == "depends_on":
-        _check_dependency(node, scope)
-        return
     name = node.words[1]
     if node.kind == "attributes" and name == "provider":
         provider, part = node.words[2:4]
@@ -240,31 +237,3 @@ def check_pragma(node: tree.PragmaNode, scope: Scope) -> None:
         raise DError(message, node.span, "D_PRAGMA_SCOPE")
     hint = f"{name} is no global variable or inline of the program"
     raise DError(f"unused #pragma {node.kind}", node.span, "D_PRAGMA_UNUSED", hint)
-
-
-def _check_dependency(node: tree.PragmaNode, scope: Scope) -> None:
-    kind, name = node.words[:2]
-    if kind == "library":
-        message = "main program may not explicitly depend on a library"
-        raise DError(message, node.span, "D_PRAGMA_DEPEND")
-    candidates = (
-        sorted(scope.environment.providers) if kind == "provider" else _typed_modules(node, scope)
-    )
-    if name not in candidates:
-        message = f"program requires {kind} {name}"
-        hint = (
-            f"there are {', '.join(candidates[:8])}{', ...' * (len(candidates) > 8)}"
-            if candidates
-            else ""
-        )
-        raise DError(message, node.span, "D_PRAGMA_DEPEND", hint)
-
-
-def _typed_modules(node: tree.PragmaNode, scope: Scope) -> list[str]:
-    """Return the names of the modules whose types are known. Raises DError D_PRAGMA_DEPEND at the
-    pragma if the kernel's types cannot be read.
-    """
-    try:
-        return list(scope.types.source.modules()) if scope.types.source is not None else []
-    except KinstError as error:
-        raise DError(error.message, node.span, "D_PRAGMA_DEPEND", error.hint) from error

@@ -16,10 +16,16 @@ from kinst.dlang.syntax.lexer import Lexer, Token
 from kinst.dlang.syntax.type_parser import KEYWORDS, further
 from kinst.dlang.vocabulary.type_names import STARTS_TYPE, TAGS, words
 
+# Parses what follows the = of a library's probe: descriptions, and a predicate.
+Sources = Callable[[], tuple[tuple[tree.DescriptionNode, ...], tree.ExprNode | None]]
 
-def provider(parser: ExpressionParser) -> tree.ProviderNode:
+
+def provider(parser: ExpressionParser, sources: Sources) -> tree.ProviderNode:
     """Parse `provider name { probes };` and leave the semicolon as the current token. Raises DError
     D_SYNTAX, D_DECL_*.
+
+    Args:
+        sources: parses the probes at which a library's probe fires, from the current token on.
     """
     parser.advance()
     name = _name(parser, "the provider's name expected")
@@ -29,7 +35,7 @@ def provider(parser: ExpressionParser) -> tree.ProviderNode:
         if parser.token.text != "probe":
             raise parser.unexpected("probe or } expected")
         parser.advance()
-        probes.append(_probe(parser))
+        probes.append(_probe(parser, sources))
     parser.advance()
     if not parser.at(";"):
         raise parser.unexpected("; expected")
@@ -42,19 +48,44 @@ def _name(parser: ExpressionParser, expected: str) -> Token:
     return parser.advance()
 
 
-def _probe(parser: ExpressionParser) -> tree.ProbeDeclarationNode:
-    """Parse `name(parameters);` or `name(parameters) : (parameters);`."""
+def _probe(parser: ExpressionParser, sources: Sources) -> tree.ProbeDeclarationNode:
+    """Parse `name(parameters);` or `name(parameters) : (parameters);`, which in a library goes on
+    with `= descriptions /predicate/` or `= refuse("reason")`.
+    """
     name = _name(parser, "the probe's name expected")
     inputs, outputs = _prototype(parser), None
     if parser.at(":"):
         parser.advance()
-        outputs = _prototype(parser)
+        outputs = _prototype(parser, with_values=True)
+    if not parser.at("="):
+        parser.expect(";")
+        return tree.ProbeDeclarationNode(name.text, inputs, outputs, name.span)
+    following = parser.lexer.expression(parser.token.end)
+    if following.text == "refuse":
+        parser.advance()
+        reason = refusal(parser.constant())
+        if not reason:
+            raise parser.unexpected('refuse("reason") expected')
+        parser.expect(";")
+        return tree.ProbeDeclarationNode(name.text, inputs, outputs, name.span, refusal=reason)
+    descriptions, predicate = sources()
     parser.expect(";")
-    return tree.ProbeDeclarationNode(name.text, inputs, outputs, name.span)
+    return tree.ProbeDeclarationNode(name.text, inputs, outputs, name.span, descriptions, predicate)
 
 
-def _prototype(parser: ExpressionParser) -> tree.PrototypeNode:
-    return tree.PrototypeNode(*parser.parameters())
+def refusal(node: tree.ExprNode) -> str:
+    """Return the reason in an expression refuse("reason"), by which a library says that the system
+    has no such probe or member; "" for any other expression.
+    """
+    if not isinstance(node, tree.CallNode) or len(node.arguments) != 1:
+        return ""
+    function, reason = node.function, node.arguments[0]
+    is_refusal = isinstance(function, tree.NameNode) and function.name == "refuse"
+    return reason.value.decode() if is_refusal and isinstance(reason, tree.StringNode) else ""
+
+
+def _prototype(parser: ExpressionParser, *, with_values: bool = False) -> tree.PrototypeNode:
+    return tree.PrototypeNode(*parser.parameters(with_values=with_values))
 
 
 _NOT_YET = words("import counter")
@@ -75,6 +106,12 @@ class DeclarationParser(ExpressionParser):
     def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
         super().__init__(lexer, knows_type)
         self.items: list[tree.ItemNode] = []
+
+    def sources(self) -> tuple[tuple[tree.DescriptionNode, ...], tree.ExprNode | None]:
+        """Parse the descriptions and the predicate of a library's probe, after the current token =;
+        leave the token after them as the current token.
+        """
+        raise NotImplementedError
 
     def declares(self, head: Token) -> bool:
         """Return whether a declaration, rather than a clause, begins with this token.
@@ -102,7 +139,7 @@ class DeclarationParser(ExpressionParser):
         if word == "translator":
             return self._translator()
         if word == "provider":
-            self.items.append(provider(self))
+            self.items.append(provider(self, self.sources))
             return self.token.end
         storage = self.advance().text if word in _STORAGE else ""
         if storage in ("static", "extern") and self.token.text == "inline":

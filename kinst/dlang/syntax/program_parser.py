@@ -344,13 +344,7 @@ class _ProgramParser(DeclarationParser):
     def _clause(self, head: Token) -> int:
         """Parse one clause and return the offset after it."""
         self.args_used = False
-        descriptions = [self._description(head)]
-        last = head
-        following = self.lexer.head(head.end)
-        while following.kind == "op" and following.text == ",":
-            last = self.lexer.head(following.end)
-            descriptions.append(self._description(last))
-            following = self.lexer.head(last.end)
+        descriptions, last, following = self._descriptions(head)
         predicate: tree.ExprNode | None = None
         if following.kind == "op" and following.text == "/":
             predicate, following = self._predicate(following)
@@ -381,6 +375,26 @@ class _ProgramParser(DeclarationParser):
             else:
                 self.items += split(replace(clause, statements=()), statements)
         return end
+
+    def _descriptions(self, head: Token) -> tuple[list[tree.DescriptionNode], Token, Token]:
+        """Parse probe descriptions with commas between them; return them, the token of the last
+        one, and the token after it.
+        """
+        descriptions = [self._description(head)]
+        last, following = head, self.lexer.head(head.end)
+        while following.kind == "op" and following.text == ",":
+            last = self.lexer.head(following.end)
+            descriptions.append(self._description(last))
+            following = self.lexer.head(last.end)
+        return descriptions, last, following
+
+    def sources(self) -> tuple[tuple[tree.DescriptionNode, ...], tree.ExprNode | None]:
+        descriptions, _, following = self._descriptions(self.lexer.head(self.token.end))
+        predicate: tree.ExprNode | None = None
+        if following.kind == "op" and following.text == "/":
+            predicate, following = self._predicate(following)
+        self.token = following
+        return tuple(descriptions), predicate
 
     def _predicate(self, slash: Token) -> tuple[tree.ExprNode, Token]:
         self.token = self.lexer.expression(slash.end)

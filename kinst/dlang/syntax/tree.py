@@ -269,6 +269,8 @@ class ParameterNode:
     type: TypeNode
     name: str
     span: Span
+    # Of an argument of a library's probe, written `type = value`; else None.
+    value: ExprNode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,13 +313,24 @@ class PrototypeNode:
 @dataclass(frozen=True, slots=True)
 class ProbeDeclarationNode:
     """The line `probe name(inputs);` or `probe name(inputs) : (outputs);` of a provider
-    declaration.
+    declaration. In a D library, `= descriptions /predicate/` or `= refuse("reason")` follows.
     """
 
     name: str
     inputs: PrototypeNode
     outputs: PrototypeNode | None
     span: Span
+    # The probes at which a library's probe fires.
+    descriptions: tuple[DescriptionNode, ...] = ()
+    # Whether it fires there; None if it always does.
+    predicate: ExprNode | None = None
+    # Why the system has no such probe; "" if it has.
+    refusal: str = ""
+
+    @property
+    def is_over_others(self) -> bool:
+        """Whether the declaration is that of a library: a probe over other probes, or a refusal."""
+        return bool(self.descriptions or self.refusal)
 
 
 @dataclass(frozen=True, slots=True)

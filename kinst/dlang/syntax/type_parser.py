@@ -333,7 +333,7 @@ class TypeParser:
         return tree.ArrayNode(count, bracket.span)
 
     def parameters(
-        self, depth: int = 0, brackets: str = "()"
+        self, depth: int = 0, brackets: str = "()", *, with_values: bool = False
     ) -> tuple[tuple[tree.ParameterNode, ...], bool]:
         """Parse parameters in brackets; return them, and whether ... follows the last parameter.
 
@@ -342,6 +342,7 @@ class TypeParser:
         Args:
             depth: number of declarators around the parameters.
             brackets: the opening and the closing bracket.
+            with_values: whether a parameter may be `type = value`.
         """
         opening, closing = brackets[0], brackets[1]
         self.expect(opening)
@@ -354,7 +355,11 @@ class TypeParser:
                 self.advance()
                 variadic = True
                 break
-            parameters.append(self._parameter(len(parameters) + 1, depth))
+            parameter = self._parameter(len(parameters) + 1, depth)
+            if with_values and self.at("="):
+                self.advance()
+                parameter = replace(parameter, value=self.constant())
+            parameters.append(parameter)
         self.expect(closing)
         return tuple(parameters), variadic
 

@@ -118,18 +118,29 @@ def _provider(item: tree.ProviderNode) -> str:
     lines = []
     for probe in item.probes:
         outputs = f" : {_prototype(probe.outputs)}" if probe.outputs is not None else ""
-        lines.append(f"\tprobe {probe.name}{_prototype(probe.inputs)}{outputs};\n")
+        sources = ", ".join(one.pattern.text for one in probe.descriptions)
+        if probe.predicate is not None:
+            sources += f" /{_predicate(probe.predicate)}/"
+        if probe.refusal:
+            sources = f'refuse("{escape(probe.refusal.encode())}")'
+        over = f" = {sources}" if sources else ""
+        lines.append(f"\tprobe {probe.name}{_prototype(probe.inputs)}{outputs}{over};\n")
     return f"provider {item.name} {{\n{''.join(lines)}}};\n"
 
 
 def _prototype(item: tree.PrototypeNode) -> str:
-    parameters = [_type(p.type, p.name) for p in item.parameters] + ["..."] * item.variadic
+    parameters = [_parameter(p) for p in item.parameters] + ["..."] * item.variadic
     return f"({', '.join(parameters)})"
+
+
+def _parameter(parameter: tree.ParameterNode) -> str:
+    text = _type(parameter.type, parameter.name)
+    return text if parameter.value is None else f"{text} = {_expr(parameter.value, TERNARY)}"
 
 
 def unparse_clause(clause: tree.ClauseNode) -> str:
     """Return the text of one clause, with a newline at the end."""
-    lines = [",\n".join(str(d.pattern) for d in clause.descriptions)]
+    lines = [",\n".join(d.pattern.text for d in clause.descriptions)]
     if clause.predicate is not None:
         lines.append(f"/{_predicate(clause.predicate)}/")
     lines.append("{")

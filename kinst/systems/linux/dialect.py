@@ -2,7 +2,8 @@
 
 The values are those of errno(3), signal(7), open(2) and socket(2), which are equal on amd64, arm64
 and riscv64. dtrace(1) defines these constants in its libraries errno.d, signal.d, unistd.d, io.d,
-procfs.d and socket.d. The libraries with translators are in the folder d.
+procfs.d and socket.d. The D libraries with types and translators are in the folder d, those with
+providers in d/providers, one file for each provider.
 
 Tested by tests/dlang/check/test_library.py.
 """
@@ -12,10 +13,11 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from kinst.core.dialect import AddressFamilies, DeviceNumbers, Dialect, EncodedBits, Library
+from kinst.core.dialect import AddressFamilies, DeviceNumbers, Dialect, EncodedBits, libraries_in
 from kinst.core.dtypes import ArrayType, IntType, Member, StructType
 
 _LIBRARIES = Path(__file__).with_name("d")
+_PROVIDERS = _LIBRARIES / "providers"
 
 # Names of the numbers from 1 on; "-" for a number without a name.
 _ERRORS = """
@@ -119,7 +121,6 @@ def _bytes(name: str, count: int) -> Member:
 @cache
 def dialect() -> Dialect:
     """Return Linux's own part of D, with its library files."""
-    files = sorted(_LIBRARIES.glob("*.d"))
     return Dialect(
         system="Linux",
         constants=_constants(),
@@ -127,7 +128,7 @@ def dialect() -> Dialect:
         thread="task_struct",
         most_error=4095,  # MAX_ERRNO (include/linux/err.h)
         absent=_ABSENT,
-        libraries=tuple(Library(path.name, path.read_text("utf-8")) for path in files),
+        libraries=(*libraries_in(_LIBRARIES), *libraries_in(_PROVIDERS, by_provider=True)),
         # MAJOR() and MINOR() of a kernel's dev_t (include/linux/kdev_t.h): 12 and 20 bits.
         devices=DeviceNumbers(major=(EncodedBits(20, 0xFFF),), minor=(EncodedBits(0, 0xFFFFF),)),
         families=_FAMILIES,

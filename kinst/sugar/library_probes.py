@@ -1,0 +1,323 @@
+"""Expansion of probes that D libraries declare to the probes at which they fire.
+
+A library (`provider NAME { ... };` in NAME.d) declares a probe with the arguments of the probes at
+which it fires, with its own arguments, and with those probes:
+
+    probe wakeup(struct thread *t) : (lwpsinfo_t *t, psinfo_t *t) = fbt::wake:entry;
+
+If this is in sched.d, the clause of a description sched:::wakeup becomes a clause of
+fbt::wake:entry, in which args[1] is xlate < psinfo_t * > ((struct thread *)arg0). The probes that
+match get the name sched:::wakeup (ProbePattern.library). If a library declares a probe several
+times, the first declaration counts whose arguments fit the kernel's types.
+
+Tested by tests/sugar/test_library_probes.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from kinst.core.dataclass import dataclass
+from kinst.core.dialect import Library
+from kinst.core.dtypes import DType
+from kinst.core.errors import DError, KinstError
+from kinst.core.probe import LibraryProbe, ProbeName
+from kinst.core.types import KERNEL, TypeSource
+from kinst.dlang.check.library import provider_of
+from kinst.dlang.syntax import tree
+from kinst.dlang.types.conversions import same
+from kinst.dlang.types.program_types import Types
+from kinst.dlang.vocabulary.type_names import STARTS_TYPE
+from kinst.dlang.walk import replaced
+from kinst.providers import argument_types, interfaces
+
+_GLOB = re.compile(r"[*?\[]")
+_ARGUMENT = re.compile(r"arg([0-9])\Z")
+_INT64 = "int64_t"
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """All declarations of one probe of a library."""
+
+    name: ProbeName
+    versions: tuple[tree.ProbeDeclarationNode, ...]
+
+
+class LibraryProbes:
+    """The probes of D libraries, and of the providers that a program itself declares over other
+    probes.
+    """
+
+    def __init__(
+        self,
+        programs: Sequence[tree.ProgramNode],
+        libraries: Callable[[], Sequence[Library]],
+        types: TypeSource | None,
+    ) -> None:
+        """Begin without reading a library.
+
+        Args:
+            programs: all programs of the request.
+            libraries: returns the D libraries of the system and of the user.
+            types: the types of the traced kernel; None if there is no kernel.
+        """
+        self._libraries, self._types = libraries, types
+        self._own = {
+            item.name: item
+            for program in programs
+            for item in program.items
+            if isinstance(item, tree.ProviderNode) and _is_over_others(item)
+        }
+
+    def expand(self, program: tree.ProgramNode) -> tree.ProgramNode:
+        """Return a program in which descriptions of libraries' probes are replaced.
+
+        Raises DError D_PDESC_ZERO or D_PDESC_INVAL for a probe that the library does not declare,
+        or that this system or kernel does not have.
+        """
+        items: list[tree.ItemNode] = []
+        for item in program.items:
+            if isinstance(item, tree.ClauseNode):
+                items += self._clause(item)
+            elif not isinstance(item, tree.ProviderNode) or item.name not in self._own:
+                items.append(item)
+        changed = len(items) != len(program.items) or any(
+            a is not b for a, b in zip(items, program.items, strict=True)
+        )
+        return replace(program, items=tuple(items)) if changed else program
+
+    def _clause(self, clause: tree.ClauseNode) -> list[tree.ClauseNode]:
+        """Return the clauses that replace a clause: one for the descriptions of other probes, and
+        one for each probe of a library.
+        """
+        plain: list[tree.DescriptionNode] = []
+        clauses: dict[ProbeName, tree.ClauseNode] = {}
+        for one in clause.descriptions:
+            found = list(self._matching(one))
+            if not found or _names_own(one.pattern.provider):
+                plain.append(one)
+            failure: DError | None = None
+            for declared in found:
+                alone = len(found) == 1 and one.pattern.name == declared.name.name
+                try:
+                    clauses.setdefault(declared.name, self._made(clause, one, declared, alone))
+                except DError as error:
+                    failure = failure or error
+            if failure and not (clauses or plain):
+                raise failure
+        if not clauses:
+            return [clause]
+        rest = [replace(clause, descriptions=tuple(plain))] if plain else []
+        return [*rest, *clauses.values()]
+
+    def _matching(self, description: tree.DescriptionNode) -> Iterator[_Declared]:
+        """Yield the probes of libraries that a description matches.
+
+        A description without a provider matches probes of libraries only if it names a probe, and
+        neither a module nor a function.
+        """
+        pattern = description.pattern
+        if pattern.id or pattern.library or pattern.provider in interfaces():
+            return
+        if pattern.function or (pattern.module and not fnmatchcase(KERNEL, pattern.module)):
+            return
+        if not pattern.provider and (pattern.module or not _may_be_library_s(pattern.name)):
+            return
+        for provider in self._named(pattern.provider or "*"):
+            names = dict.fromkeys(_name(probe) for probe in provider.probes)
+            matched = [name for name in names if fnmatchcase(name, pattern.name or "*")]
+            if not matched and pattern.provider == provider.name:
+                message = f"probe description {pattern} does not match any probes"
+                hint = f"probes of {provider.name}: {', '.join(names)}"
+                raise DError(message, description.span, "D_PDESC_ZERO", hint)
+            for name in matched:
+                versions = tuple(one for one in provider.probes if _name(one) == name)
+                yield _Declared(ProbeName(provider.name, KERNEL, "", name), versions)
+
+    def _named(self, pattern: str) -> Iterator[tree.ProviderNode]:
+        """Yield the providers, of the program and of libraries, whose names match a glob."""
+        own = [one for name, one in self._own.items() if fnmatchcase(name, pattern)]
+        yield from own
+        for library in self._libraries():
+            if library.provider not in self._own and fnmatchcase(library.provider, pattern):
+                provider = provider_of(library)
+                if provider is not None:
+                    yield provider
+
+    def _made(
+        self,
+        clause: tree.ClauseNode,
+        description: tree.DescriptionNode,
+        declared: _Declared,
+        alone: bool,
+    ) -> tree.ClauseNode:
+        """Return the clause that runs for one probe of a library. Raises DError.
+
+        Args:
+            description: the description of the clause that the probe matches.
+            alone: whether the description names this probe.
+        """
+        probe = self._version(description, declared)
+        body = _Body(declared.name, probe)
+        predicate = None if clause.predicate is None else body.of(clause.predicate)
+        if probe.predicate is not None:
+            own = body.inputs(probe.predicate)
+            predicate = own if predicate is None else tree.InfixNode(
+                predicate.span, "&&", own, predicate
+            )  # fmt: skip
+        marked = LibraryProbe(declared.name, alone)
+        return replace(
+            clause,
+            descriptions=tuple(
+                replace(one, pattern=replace(one.pattern, library=marked), span=description.span)
+                for one in probe.descriptions
+            ),
+            predicate=predicate,
+            statements=tuple(map(body.of, clause.statements)),
+        )
+
+    def _version(
+        self, description: tree.DescriptionNode, declared: _Declared
+    ) -> tree.ProbeDeclarationNode:
+        """Return the first declaration of a probe that fits the traced kernel. Raises DError with
+        the reason if none does.
+        """
+        reason = ""
+        for version in declared.versions:
+            why = version.refusal or self._misfit(version)
+            if not why:
+                return version
+            reason = reason or why
+        message = f"there is no {declared.name}: {reason}"
+        raise DError(message, description.span, "D_PDESC_ZERO")
+
+    def _misfit(self, version: tree.ProbeDeclarationNode) -> str:
+        """Return why a declaration does not fit the traced kernel; "" if it does, or if its
+        descriptions have globs or no types, so that the machine will tell.
+        """
+        inputs = version.inputs.parameters
+        for one in version.descriptions if self._types is not None else ():
+            try:
+                types = argument_types(one.pattern, self._types)
+            except KinstError as error:
+                return error.message
+            if types is None:
+                continue
+            text = one.pattern.text
+            if len(types) < len(inputs):
+                return f"{text} has {len(types)} arguments in this kernel, not {len(inputs)}"
+            for number, (parameter, type_) in enumerate(zip(inputs, types, strict=False)):
+                if not self._is_type(parameter.type, type_):
+                    return f"argument {number} of {text} is of type {type_} in this kernel"
+        return ""
+
+    def _is_type(self, written: tree.TypeNode, type_: DType) -> bool:
+        """Return whether a type in a library means a type of the kernel."""
+        try:
+            return same(Types(self._types).resolve(written), type_)
+        except KinstError:
+            return False
+
+
+def _is_over_others(provider: tree.ProviderNode) -> bool:
+    return any(probe.is_over_others for probe in provider.probes)
+
+
+def _name(probe: tree.ProbeDeclarationNode) -> str:
+    return probe.name.replace("__", "-")
+
+
+def _names_own(provider: str) -> bool:
+    """Return whether a glob of providers matches one of kinst's own."""
+    return bool(provider) and any(fnmatchcase(one, provider) for one in interfaces())
+
+
+def _may_be_library_s(name: str) -> bool:
+    """Return whether a description with a name alone may mean a library's probe: the name is a
+    word, and no name of kinst's own probes.
+    """
+    own = [glob for one in interfaces().values() for glob in (*one.plain, *one.returns, "entry")]
+    return name[:1].isalpha() and not any(fnmatchcase(name, glob) for glob in own)
+
+
+class _Body:
+    """The parts of a clause for one probe of a library, with the probe's arguments replaced."""
+
+    def __init__(self, name: ProbeName, probe: tree.ProbeDeclarationNode) -> None:
+        self._name = name
+        self._inputs = {
+            one.name: (k, one.type) for k, one in enumerate(probe.inputs.parameters) if one.name
+        }
+        outputs = probe.outputs if probe.outputs is not None else probe.inputs
+        self._outputs = outputs.parameters
+
+    def of(self, node: tree.ExprNode) -> tree.ExprNode:
+        """Return an expression of the clause with args[] and arg0 to arg9 replaced."""
+        return replaced(node, self._argument)
+
+    def inputs(self, node: tree.ExprNode) -> tree.ExprNode:
+        """Return an expression of the library with the names of inputs replaced."""
+        return replaced(node, self._input)
+
+    def _argument(self, node: object) -> tree.ExprNode | None:
+        if isinstance(node, tree.NameNode) and (match := _ARGUMENT.match(node.name)):
+            number = int(match[1])
+            if number >= len(self._outputs):
+                raise self._no_argument(node, node.name, "D_ARGS_NONE")
+            value, _ = self._value(number)
+            return tree.CastNode(node.span, tree.TypeNode((_INT64,), 0, node.span), value)
+        if not isinstance(node, tree.IndexNode) or not isinstance(node.base, tree.NameNode):
+            return None
+        if node.base.name != "args" or len(node.arguments) != 1:
+            return None
+        index = node.arguments[0]
+        if not isinstance(index, tree.IntegerNode):
+            return None
+        if not index.literal.value < len(self._outputs):
+            raise self._no_argument(node, f"args[{index.literal.value}]", "D_ARGS_IDX")
+        type_ = self._outputs[index.literal.value].type
+        value, source = self._value(index.literal.value)
+        if source is not None and _alike(source, type_):
+            return value
+        if type_.stars == 1 and len(type_.words) == 1 and type_.words[0] not in STARTS_TYPE:
+            return tree.XlateNode(node.span, replace(type_, span=node.span), value)
+        if type_.words == ("string",):
+            return value
+        return tree.CastNode(node.span, replace(type_, span=node.span), value)
+
+    def _no_argument(self, node: tree.ExprNode, text: str, tag: str) -> DError:
+        most = len(self._outputs)
+        hint = f"it has {most}" if most else "it has no arguments"
+        return DError(f"{text} means nothing at {self._name}", node.span, tag, hint)
+
+    def _value(self, number: int) -> tuple[tree.ExprNode, tree.TypeNode | None]:
+        """Return the expression of an argument of the library's probe, and its type; None as the
+        type if the library gives an expression.
+        """
+        output = self._outputs[number]
+        if output.value is not None:
+            return self.inputs(output.value), None
+        if output.name not in self._inputs:
+            message = f"parameter is not declared in probe input prototype: {output.name}"
+            raise DError(message, output.span, "D_DECL_PROTO_FORM", "type = value gives a value")
+        return self.inputs(tree.NameNode(output.span, output.name)), self._inputs[output.name][1]
+
+    def _input(self, node: object) -> tree.ExprNode | None:
+        if isinstance(node, tree.NameNode) and node.name in self._inputs:
+            number, type_ = self._inputs[node.name]
+            argument: tree.ExprNode = tree.NameNode(node.span, f"arg{number}")
+            if type_.words[-1] in ("bool", "_Bool") and not type_.stars:
+                # Only the low byte of a bool is passed (System V psABI).
+                argument = tree.CastNode(
+                    node.span, tree.TypeNode(("uint8_t",), 0, node.span), argument
+                )
+            return tree.CastNode(node.span, type_, argument)
+        return None
+
+
+def _alike(left: tree.TypeNode, right: tree.TypeNode) -> bool:
+    return (left.words, left.stars, left.derived) == (right.words, right.stars, right.derived)

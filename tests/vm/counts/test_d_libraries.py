@@ -1,0 +1,178 @@
+"""Probes of the D libraries sched and proc against the guest's own events, thread by thread."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.vm.command import guest_script, kinst, warnings
+
+pytestmark = pytest.mark.vm
+
+EVENTS = ("sched_switch", "sched_waking", "sched_process_fork", "sched_process_exec",
+          "sched_process_exit", "signal_generate", "signal_deliver")  # fmt: skip
+# Programs that fork, execute, fail to, wait, write, sleep, and are killed.
+WORK = """
+echo some > /tmp/some; cat /tmp/some > /tmp/other; rm /tmp/other
+sleep 0.01 & usleep 2000; kill $! 2>/dev/null
+wait
+/bin/busybox true; /bin/busybox sh -c 'exit 3'
+/bin/busybox sh -c 'kill -9 $$'
+/nowhere 2>/dev/null
+busy=0; while [ $busy -lt 3000 ]; do busy=$((busy + 1)); done
+"""
+ROUNDS = 3
+SCRIPT = f"""
+mount -t tracefs none /sys/kernel/tracing 2>/dev/null
+dmesg -c > /dev/null
+cd /sys/kernel/tracing
+echo 0 > tracing_on; echo > trace; echo 4096 > buffer_size_kb
+echo 0 > options/irq-info; echo 0 > options/record-cmd
+turn() {{
+for one in {" ".join(EVENTS)}; do for event in events/*/$one; do echo $1 > $event/enable; done; done
+}}
+turn 1; echo 1 > tracing_on
+for n in $(seq {ROUNDS}); do work; done
+echo 0 > tracing_on; turn 0
+cat per_cpu/cpu*/stats | grep overrun
+cat trace
+dmesg -r | tail -100
+"""
+PROGRAM = r"""
+sched:::off-cpu { printf("+ %d off-cpu %d\n", tid, args[0]->pr_lwpid); }
+sched:::on-cpu { printf("+ %d on-cpu\n", tid); }
+sched:::sleep { printf("+ %d sleep\n", tid); }
+sched:::preempt { printf("+ %d preempt\n", tid); }
+sched:::wakeup { printf("+ %d wakeup %d\n", tid, args[0]->pr_lwpid); }
+sched:::enqueue { @queue[args[0]->pr_lwpid] = sum(1); @to[args[2]->cpu_id, args[3]] = count(); }
+sched:::dequeue { @queue[args[0]->pr_lwpid] = sum(-1); }
+sched:::tick { @ticks = count(); }
+proc:::create { printf("+ %d create %d\n", tid, args[0]->pr_pid); }
+proc:::start { printf("+ %d start\n", tid); }
+proc:::exec { printf("+ %d exec %s\n", tid, stringof(args[0])); }
+proc:::exec-success { printf("+ %d exec-success\n", tid); }
+proc:::exec-failure { printf("+ %d exec-failure %d\n", tid, args[0]); }
+proc:::exit { printf("+ %d exit %d\n", tid, args[0]); }
+proc:::lwp-exit { printf("+ %d lwp-exit\n", tid); }
+proc:::signal-send { printf("+ %d signal-send %d %d\n", tid, args[2], args[0]->pr_lwpid); }
+proc:::signal-handle { printf("+ %d signal-handle %d\n", tid, args[0]); }
+END { printa("queue %d %@d\n", @queue); printa("to %d %d\n", @to); printa("ticks %@d\n", @ticks); }
+"""
+
+Firings = dict[int, Counter[tuple[str, ...]]]
+
+
+def of_kinst(out: str) -> Firings:
+    found: Firings = {}
+    for line in re.findall(r"^\+ (.+)$", out, re.M):
+        thread, *words = line.split()
+        found.setdefault(int(thread), Counter())[tuple(words)] += 1
+    return found
+
+
+def of_guest(trace: str) -> tuple[Firings, set[int]]:
+    """Return what the guest's events say of the libraries' probes, and the threads that are born
+    and end in the buffer."""
+    found: Firings = {}
+    born, ended = set(), set()
+
+    def add(thread: int, *words: str) -> None:
+        found.setdefault(thread, Counter())[words] += 1
+
+    for number, event, text in re.findall(r"^ *.+?-(\d+) +\[\d+\].*?: (\w+): (.*)$", trace, re.M):
+        thread, values = int(number), dict(re.findall(r"(\w+)=(\S+)", text))
+        if event == "sched_switch":
+            add(thread, "off-cpu", values["next_pid"])
+            add(int(values["next_pid"]), "on-cpu")
+            state = values["prev_state"]
+            if state == "R+":
+                add(thread, "preempt")
+            elif state[0] not in "RXZ":
+                add(thread, "sleep")
+        elif event == "sched_waking":
+            add(thread, "wakeup", values["pid"])
+        elif event == "sched_process_fork":
+            add(thread, "create", values["child_pid"])
+            add(int(values["child_pid"]), "start")
+            born.add(int(values["child_pid"]))
+        elif event == "sched_process_exec":
+            add(thread, "exec-success")
+        elif event == "sched_process_exit":
+            add(thread, "lwp-exit")
+            ended.add(thread)
+        elif event == "signal_generate":
+            add(thread, "signal-send", values["sig"], values["pid"])
+        elif event == "signal_deliver":
+            add(thread, "signal-handle", values["sig"])
+    return found, born & ended
+
+
+def test_sched_and_proc_are_the_guests_own_events(tmp_path: Path) -> None:
+    scripts = [guest_script(tmp_path, "rounds", SCRIPT), guest_script(tmp_path, "work", WORK)]
+    done = kinst(
+        "--cpus", "1", "-v", "-x", "quiet", "-x", "bufsize=16m", "-n", PROGRAM, "-c", "rounds",
+        copy=scripts,
+    ).good()  # fmt: skip
+    assert "overrun: 0" in done.guest and not re.search(r"overrun: [1-9]", done.guest)
+    mine = of_kinst(done.out)
+    theirs, whole = of_guest(done.guest)
+    assert len(whole) >= 8 * ROUNDS, done.guest[-3000:]
+    without = {"exec", "exec-failure", "exit"}  # the guest has no such events
+    kinds: Counter[str] = Counter()
+    for thread in whole:
+        here = Counter({w: n for w, n in mine[thread].items() if w[0] not in without})
+        assert here == theirs[thread], thread
+        kinds.update({words[0]: n for words, n in theirs[thread].items()})
+    wanted = {"off-cpu", "on-cpu", "sleep", "preempt", "wakeup", "create", "start", "exec-success",
+              "lwp-exit", "signal-send", "signal-handle"}  # fmt: skip
+    assert kinds.keys() >= wanted - {"preempt"}, kinds
+    # What the script does in each round.
+    every = sum((mine[thread] for thread in whole), Counter[tuple[str, ...]]())
+    assert every["exec", "/bin/busybox"] == 3 * ROUNDS
+    assert every["exec", "/nowhere"] == every["exec-failure", "2"] == ROUNDS
+    # CLD_KILLED: by kill, and by kill -9.  Each process ends once.
+    ends = Counter({words[1]: n for words, n in every.items() if words[0] == "exit"})
+    assert sum(ends.values()) == len(whole)
+    assert ends["2"] >= ROUNDS and set(ends) <= {"1", "2"}, ends
+    # A thread that has ended was taken from a queue as often as it was put into one.
+    queue = {int(a): int(b) for a, b in re.findall(r"^queue (\d+) (-?\d+)$", done.out, re.M)}
+    assert {queue[thread] for thread in whole} == {0}
+    assert set(re.findall(r"^to (\d+) (\d+)$", done.out, re.M)) <= {("0", "0"), ("0", "1")}
+    assert re.search(r"^ticks [1-9]", done.out, re.M)
+    assert "kernel text is as before" in done.err and "drop" not in done.err, done.err
+    assert not warnings(done.guest), done.guest[-3000:]
+
+
+def test_a_user_s_library_is_read_from_its_folder(tmp_path: Path) -> None:
+    """A file alone adds a provider: its probes count what the probes below them do."""
+    (tmp_path / "files.d").write_text("""
+#pragma D depends_on library fileinfo.d
+provider files {
+    probe read(struct file *file, char *buffer, size_t size) :
+        (fileinfo_t *file, size_t size) = fbt::vfs_read:entry / size == 7 /;
+    probe nothing() = refuse("files are never nothing");
+};
+""")
+    options = ("-L", str(tmp_path), "-q")
+    program = "files:::read { @[probeprov, probename, args[0]->fi_name, args[1]] = count(); }"
+    command = "echo abcdefghijklmn > /tmp/letters; dd if=/tmp/letters bs=7 count=2 of=/dev/null"
+    done = kinst(*options, "-n", program, "-c", command).good()
+    assert done.out.split() == ["files", "read", "letters", "7", "2"]
+    listed = kinst("-L", str(tmp_path), "-l", "-P", "files").good()
+    assert re.findall(r"^ *\d+ +(\S+) +(\S+) +(\S+)$", listed.out, re.M) == [
+        ("files", "vmlinux", "read")
+    ]
+    refused = kinst(*options, "-n", "files:::nothing { }", "-c", "true")
+    assert refused.status == 1 and "files are never nothing" in refused.err
+
+
+def test_probes_of_a_library_are_listed() -> None:
+    listed = kinst("-l", "-P", "sched").good().out
+    names = re.findall(r"^ *\d+ +sched +vmlinux +(\S+)$", listed, re.M)
+    assert {"on-cpu", "off-cpu", "sleep", "wakeup", "enqueue", "tick"} <= {*names}
+    assert len(names) == len({*names}) and "surrender" not in names
+    refused = kinst("-l", "-n", "sched:::surrender")
+    assert refused.status == 1 and "there is no sched:vmlinux::surrender" in refused.err
