@@ -33,10 +33,12 @@ THEMES = {
         syscall_arguments following_children users getppid_rate most_frequent_first
         sorted_by_name""",
     "Processes": """
-        forks execs exits lifetimes ancestors task_translator signals kill_calls current_task
+        forks execs exits lifetimes ancestors task_translator signals signals_sent new_programs
+        kill_calls current_task
         copy_on_write""",
     "Scheduling and time": """
-        context_switches next_programs off_cpu wakeups cpu_time sleepers migrations lock_waits
+        context_switches time_on_cpu next_programs off_cpu wakeups cpu_time sleepers migrations
+        lock_waits
         work_items profile_programs profile_cpus timer_interrupts interrupted_programs
         soft_interrupts variable_of_the_kernel time_of_day""",
     "Memory": """

@@ -99,7 +99,8 @@ def enable(
     for clause in program.clauses:
         for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
             try:
-                count = named.add(matching(pattern, providers, kernel), clause.index)
+                found = matching(pattern, providers, kernel)
+                count = named.add(found, clause.index, once=pattern.library is not None)
             except KinstError as error:
                 none = isinstance(error, AbsentError)
                 if absent and none:
@@ -225,13 +226,15 @@ class _Named:
         self._clauses: list[tuple[int, ...]] = []
         self._longer: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
 
-    def add(self, found: Iterable[Found], clause: int) -> int:
+    def add(self, found: Iterable[Found], clause: int, *, once: bool = False) -> int:
         """Add the probes that a description of a clause matches; return how many different names
         they have.
 
         Args:
             found: the probes at their sites.
             clause: the clause's index.
+            once: whether the clause runs once for a probe that several of its descriptions match:
+                they are the parts of one probe of a library.
         """
         met = set[int]()
         for one in found:
@@ -248,6 +251,8 @@ class _Named:
             if k not in met:
                 met.add(k)
                 before = self._clauses[k]
+                if once and clause in before:
+                    continue
                 self._clauses[k] = self._longer.setdefault((before, clause), (*before, clause))
         return len(met)
 
@@ -263,10 +268,10 @@ class _Named:
         return k
 
     def _has(self, k: int, found: Found) -> bool:
-        """Return whether the name with index `k` already has the site of `found`."""
+        """Return whether the name with index `k` already has the site and selection of `found`."""
         at = found.site.address if found.site else 0
         return any(
-            at == (one.site.address if one.site else 0)
+            at == (one.site.address if one.site else 0) and one.selection == found.selection
             for one in (self._first[k], *self._others.get(k, ()))
         )
 

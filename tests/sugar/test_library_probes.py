@@ -18,8 +18,11 @@ from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_programs, parse_text
 from kinst.dlang.syntax.unparse import unparse
 from kinst.kernels.fetch import Prepared
+from kinst.providers import load_all
+from kinst.session.enable import enable
 from kinst.sugar.library_probes import LibraryProbes
 from kinst.systems import of_host
+from tests.fake_kernel import FakeKernel
 
 POINT = Library(
     "point.d",
@@ -241,3 +244,25 @@ def test_libraries_are_read_only_if_they_are_named(
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert {Path(line).name for line in ran.stderr.splitlines() if line.endswith(".d")} == files
+
+
+def test_the_clause_runs_once_at_each_place_of_the_probe() -> None:
+    code = [("first_step", 0x1000, ["90", "c3"]), ("second_step", 0x2000, ["90", "c3"])]
+    program = checked("mine:::first-step { trace(1); } mine:::first-step { trace(2); }")
+    sites, counts = enable(program, load_all(), FakeKernel(code), zero=False)
+    assert [(str(one.probe.name), one.probe.site.address) for one in sites if one.probe.site] == [
+        ("mine:vmlinux::first-step", 0x1000), ("mine:vmlinux::first-step", 0x2000),
+    ]  # fmt: skip
+    assert {one.probe.id for one in sites} == {sites[0].probe.id}
+    assert [one.clauses for one in sites] == [(0, 1), (0, 1)] and set(counts) == {0, 1}
+
+
+def test_a_probe_that_the_kernel_refuses_is_left_out_of_a_glob() -> None:
+    kernel = FakeKernel([("same", 0x1000, ["90", "c3"])])
+    some = checked("mine::: { @ = count(); }")
+    sites, _ = enable(some, load_all(), kernel, zero=False)
+    assert [str(one.probe.name) for one in sites] == ["mine:vmlinux::same"]
+    for text, named in (("mine:::pl* { }", "plain"), ("mine:::plain { }", "plain")):
+        with pytest.raises(DError) as found:
+            enable(checked(text), load_all(), kernel, zero=False)
+        assert found.value.message.startswith(f"mine:vmlinux::{named}: no function named")
