@@ -200,7 +200,9 @@ class LibraryProbes:
         descriptions have globs or no types, so that the machine will tell.
         """
         inputs = version.inputs.parameters
-        for one in version.descriptions if self._types is not None else ():
+        if self._types is None:
+            return ""
+        for one in version.descriptions:
             try:
                 types = argument_types(one.pattern, self._types)
             except KinstError as error:
