@@ -20,6 +20,7 @@ from kinst.isa import load, names
 from kinst.kernels import fetch
 from kinst.session.compile import compile_request
 from kinst.session.options import DUMP_STAGES
+from kinst.systems import of_host
 from tests import ROOT
 from tools.decision_index import decisions, index
 from tools.page_examples import page_examples
@@ -212,7 +213,10 @@ def test_examples_compile(words: list[str]) -> None:
     kernel = fetch.prepared(isa)
     assert kernel is not None, "run `make setup`"
     places = ImagePaths(lambda: kernel.debug, dict, DebugFiles(cache_folder()))
-    compiled = compile_request(request, load(isa), TARGET_PID, FileTypes(places))
+    dialect = of_host().dialect()
+    compiled = compile_request(
+        request, load(isa), TARGET_PID, FileTypes(places, lambda: dialect.tracepoint_prototypes)
+    )
     assert compiled.program.clauses or request.list_probes
     assert not request.command or not request.machine.initrd
 

@@ -126,7 +126,8 @@ def expand_request_in_file(request: Request, report: Report) -> str:
     def debug() -> DebugInfo:
         return files.open(_debug_of(request, open_file(path), report).path)
 
-    types = FileTypes(ImagePaths(lambda: debug().path, dict, files))
+    paths = ImagePaths(lambda: debug().path, dict, files)
+    types = FileTypes(paths, lambda: dialect().tracepoint_prototypes)
     elf = cache(lambda: open_elf(path))
 
     @cache
