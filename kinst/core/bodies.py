@@ -92,8 +92,8 @@ class CountBody:
 
 @dataclass(frozen=True, slots=True)
 class IndexedBody:
-    """Work of a probe that adds one to a counter whose offset, as CountBody.offsets has it, is
-    computed by a snippet.
+    """Work of a probe that adds one to a counter whose offset a snippet computes. The offset counts
+    from where those of CountBody count.
 
     Attributes:
         index: computes the offset; if the offset is 0, there is no counter, and `otherwise` is

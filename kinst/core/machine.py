@@ -343,7 +343,7 @@ class Stopping(Protocol):
     what needs a stopped CPU is refused.
 
     Attributes:
-        cannot_stop: why what needs a stopped CPU is refused, in words for the user.
+        cannot_stop: why operations that need a stopped CPU are refused, in words for the user.
     """
 
     cpus: int

@@ -3,8 +3,8 @@
 An instruction that depends on its own address is rewritten:
 
 - b goes directly to its target; bl and blr put the original return address into x30 first;
-- a conditional branch reaches only 1 MB or 32 KB, so it leads to a b to its target, or with the
-  opposite condition over this b;
+- a conditional branch reaches only 1 MB or 32 KB, so it leads to a b, which goes to its target; or,
+  with the opposite condition, it leads over this b;
 - adr and adrp make the original's address, in as many instructions as it takes;
 - ldr literal makes the address in the register that it loads or, if that is no general register
   (SIMD, prfm), in x16, which is saved on the stack meanwhile.

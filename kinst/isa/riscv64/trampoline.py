@@ -7,7 +7,7 @@ two registers that are dead at the site or saved around it.
 A call is in the C convention (LLVM's preserve-most convention on this ISA restores a0 over the
 result). The registers that a C function may change are saved; other registers are saved if the
 clauses read them. Interrupts are off from before the first call until after the last (sstatus.SIE).
-Then they become what they were, or stay off up to the way back if the instruction allows that
+After that they become what they were, or stay off up to the way back if the instruction allows that
 (relocate.py, "The short way back"). The stack is 16-byte aligned at every instruction (RISC-V
 psABI).
 """

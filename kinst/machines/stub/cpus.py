@@ -228,7 +228,7 @@ class Debugger:
 
     def _takes_register(self, address: int) -> bool:
         """Return whether the breakpoint to insert at an address is a hardware breakpoint: one that
-        has a register, or for which a register is free, which it gets."""
+        has a register of the processor already, or gets one that is free."""
         if len(self._in_hardware) < self.hardware_breakpoints:
             self._in_hardware.add(address)
         return address in self._in_hardware
