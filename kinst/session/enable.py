@@ -233,8 +233,8 @@ class _Named:
         Args:
             found: the probes at their sites.
             clause: the clause's index.
-            once: whether the clause runs once for a probe that several of its descriptions match:
-                they are the parts of one probe of a library.
+            once: whether the clause runs only once for a probe that several of its descriptions
+                match, because these descriptions are the parts of one probe of a library.
         """
         met = set[int]()
         for one in found:
