@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from kinst.core.columns import Scanned
+from kinst.core.columns import Columns, Scanned
 from kinst.core.inline import FunctionDie, InlineCopy
 from kinst.core.instruction import Flow, Instruction
+from kinst.core.kernel import Exits
 from kinst.core.probe import Function, Gap
 from kinst.core.system import Tracepoint, TracepointSite
 from kinst.isa import load
@@ -97,10 +98,15 @@ class FakeKernel:
     def columns(self, functions: Sequence[Function]) -> Scanned:
         return ISA.scan([(f.address, self.code[f.address]) for f in functions])
 
-    def plain_exits(
-        self, functions: Sequence[Function]
-    ) -> Sequence[Sequence[tuple[int, bytes, bool]] | None]:
-        return [None] * len(functions)
+    def exits(self, functions: Sequence[Function]) -> Sequence[Exits]:
+        return [
+            Exits(parts, [
+                (part, one, flow)
+                for part in parts
+                for one, flow in zip(self.instructions(part), self.flows(part), strict=True)
+            ])
+            for parts in map(self.parts, functions)
+        ]  # fmt: skip
 
     def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
         return []
@@ -126,7 +132,9 @@ class FakeKernel:
     def computed(self, parts: Sequence[Function]) -> Sequence[int]:
         return self.targets
 
-    def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+    def refused(
+        self, sites: Sequence[tuple[int, int]], columns: Columns | None = None
+    ) -> Sequence[bool]:
         return [address in self.forbidden for address, _ in sites]
 
     def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:

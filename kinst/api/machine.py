@@ -56,7 +56,7 @@ from kinst.session.machine import start
 from kinst.session.options import DUMP_STAGES
 from kinst.session.place import choose_ways, place, place_on_host
 from kinst.session.plan import plan, plan_on_host
-from kinst.session.report import Report
+from kinst.session.report import MANY_PROBES, Report
 from kinst.session.request import Request
 from kinst.session.run import RunningTrace
 from kinst.session.sizes import counters_room
@@ -72,7 +72,6 @@ from kinst.session.workspace import ROOM_FOR_CODE, ROOM_FOR_DATA, Workspace
 from kinst.wire.memory import trim_heap
 
 COMMAND_SECONDS = 600.0
-MANY_PROBES = 10_000  # planning so many probes takes seconds, so its progress is reported
 PLACED_PART = 0.5  # part of the planning time that passes before code is made
 MOST_LINES = 20_000  # a listing of more instructions has no source lines
 
@@ -254,7 +253,9 @@ class Machine:
             self._request, self._isa, files, size, self._output.append, self._early_start,
             self._terminal, self._report,
         )  # fmt: skip
-        workspace = Workspace(machine, size, for_any=program is None)
+        workspace = Workspace(
+            machine, size, for_any=program is None, progress=self._report.progress
+        )
         self._started = Started(workspace, GuestCommand(machine.target))
         return self._started
 
@@ -386,12 +387,14 @@ class Machine:
             workspace.stand(among, call_sites=compiled.plant.call_sites)
             enabled = self._enabled(expanded, given=given)
             count = len(enabled.enabled)
-            tell = self._report.progress if among is None and count >= MANY_PROBES else ignore
-            tell(f"planning {count:,} probes: where each is planted", 0.0)
-            placed = place(enabled, workspace, self._report.leave_out)
-            tell(f"planning {count:,} probes: their code", PLACED_PART)
-            made = plan(placed, workspace.machine, workspace.ended)
-            tell(f"planning {count:,} probes", 1.0)
+            where: Callable[[float], None] = ignore
+            code: Callable[[float], None] = ignore
+            if among is None and count >= MANY_PROBES:
+                work, part = f"planning {count:,} probes", self._report.part
+                where = part(f"{work}: where each is planted", 0.0, PLACED_PART)
+                code = part(f"{work}: their code", PLACED_PART, 1.0)
+            placed = place(enabled, workspace, self._report.leave_out, where)
+            made = plan(placed, workspace.machine, workspace.ended, code)
         for site, reason in made.sites.refused:
             where = f"{site.function.name}+{site.offset}"
             self._report.leave_out(f"kinst: {where} is left out: {reason}")

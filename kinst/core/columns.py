@@ -172,15 +172,31 @@ class Flows:
         targeted: Bools = self.target != 0
         return targeted
 
+    def take(self, which: slice) -> Flows:
+        """Return the flows of the selected instructions."""
+        return Flows(self.kind[which], self.falls[which], self.target[which], self.fault[which])
+
+
+def joined_flows(parts: Sequence[Flows]) -> Flows:
+    """Return the flows of all parts as one Flows, part after part. There is at least one part."""
+    return Flows(
+        np.concatenate([p.kind for p in parts]), np.concatenate([p.falls for p in parts]),
+        np.concatenate([p.target for p in parts]), np.concatenate([p.fault for p in parts]),
+    )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrampolineBatch:
-    """Trampolines that are to be made together, for marked instructions whose probes only count.
+    """Trampolines that are to be made together, for marked instructions whose probes only count, or
+    only make one call.
 
     Attributes:
         columns: the instructions.
         counters: CountBody's offsets, a row for each instruction.
         count: how many offsets of each row are used.
+        calls: CallBody's entry and slots, of all different calls.
+        call: for each instruction, the index of its call in `calls`; -1 if it makes no call.
+        argument: CallBody's argument for each instruction that makes a call.
         falls_into: whether the next instruction is planted, with its trampoline directly after.
         head: whether the trampoline begins with one instruction that is long enough for a jump
             (Onward.head).
@@ -191,6 +207,9 @@ class TrampolineBatch:
     columns: Columns
     counters: I64
     count: U8
+    calls: Sequence[tuple[int, frozenset[int]]]
+    call: I64
+    argument: U64
     falls_into: Bools
     head: Bools
     low: int
@@ -200,8 +219,9 @@ class TrampolineBatch:
         """Return a batch of the trampolines of the selected instructions, in the order of
         `which`."""
         return TrampolineBatch(
-            self.columns.take(which), self.counters[which], self.count[which],
-            self.falls_into[which], self.head[which], self.low, self.high,
+            self.columns.take(which), self.counters[which], self.count[which], self.calls,
+            self.call[which], self.argument[which], self.falls_into[which], self.head[which],
+            self.low, self.high,
         )  # fmt: skip
 
 

@@ -27,8 +27,22 @@ from kinst.core.system import SystemCall, Tracepoint, TracepointSite
 from kinst.core.types import TypeSource
 
 if TYPE_CHECKING:
-    from kinst.core.columns import U16, Flows, Scanned
+    from kinst.core.columns import U16, Columns, Flows, Scanned
     from kinst.core.isa import Isa
+
+
+@dataclass(frozen=True, slots=True)
+class Exits:
+    """The parts of a function, and the instructions by which control may leave the part that they
+    are in.
+
+    Attributes:
+        parts: as Kernel.parts() returns them.
+        leaving: (part, instruction, where control goes from the instruction), part by part.
+    """
+
+    parts: Sequence[Function]
+    leaving: Sequence[tuple[Function, Instruction, Flow]]
 
 
 class Kernel(Protocol):
@@ -67,14 +81,10 @@ class Kernel(Protocol):
         function is one piece."""
         ...
 
-    def plain_exits(
-        self, functions: Sequence[Function]
-    ) -> Sequence[Sequence[tuple[int, bytes, bool]] | None]:
-        """Return the instructions by which control leaves each function, in the same order as the
-        functions: (address, code, whether it is a return) of each instruction.
-
-        If some exit of a function is conditional, the function's result is None, and the caller
-        must use flows(). Fast for many functions, since no object is made for each instruction."""
+    def exits(self, functions: Sequence[Function]) -> Sequence[Exits]:
+        """Return the parts of each function, and the instructions by which control may leave them,
+        in the same order as the functions. Fast for many functions, since no object is made for
+        each instruction."""
         ...
 
     def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
@@ -96,9 +106,15 @@ class Kernel(Protocol):
         """
         ...
 
-    def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+    def refused(
+        self, sites: Sequence[tuple[int, int]], columns: Columns | None = None
+    ) -> Sequence[bool]:
         """Return for each instruction, given as (address, size), whether the system or the ISA
-        refuses to plant it."""
+        refuses to plant it.
+
+        Args:
+            columns: the same instructions as columns() returns them, if they are known.
+        """
         ...
 
     def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:

@@ -22,7 +22,7 @@ the padding after it: as many as a run at its end may cover.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from functools import cached_property
@@ -68,6 +68,10 @@ from kinst.patch.ways import LONGEST
 
 TOGETHER = 1024  # functions that are analysed at once; bounds the memory that it takes
 NO_ADDRESSES: U64 = np.zeros(0, np.uint64)
+
+
+def _ignore(done: float) -> None:
+    """Do nothing: the default for reports of progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +249,7 @@ class Leaders:
         *,
         gates: bool = False,
         live: U64 = NO_ADDRESSES,
+        progress: Callable[[float], None] = _ignore,
     ) -> FoundRuns:
         """Choose runs, and gates, for planted instructions, and return them.
 
@@ -254,6 +259,7 @@ class Leaders:
             gates: whether to displace the predecessors of instructions that are left to traps.
             live: probable live return addresses, ascending. No run covers such an address, since
                 planting would find it and plant the run's instructions one by one.
+            progress: called with the share of the work that is done, 0 to 1.
         """
         of = np.array([site.function.address for site, _ in planted], np.uint64)
         room = np.array([has for _, has in planted], np.bool_)
@@ -263,6 +269,7 @@ class Leaders:
         every = []
         gone = np.array(sorted(taken), np.uint64)
         for low in range(0, len(short), TOGETHER):
+            progress(low / len(short))
             some = short[low : low + TOGETHER]
             which = np.isin(of, some)
             code = self._code_of([functions[start] for start in some.tolist()])
@@ -281,6 +288,7 @@ class Leaders:
         *,
         gates: bool = False,
         live: U64 = NO_ADDRESSES,
+        progress: Callable[[float], None] = _ignore,
     ) -> FoundRuns:
         """Choose runs and gates as runs() does, for a kernel in which kinst plants no traps.
 
@@ -294,9 +302,10 @@ class Leaders:
             gates: whether to displace the predecessors of instructions that have no room for a
                 jump and are in no run.
             live: probable live return addresses, ascending. No run covers such an address.
+            progress: called with the share of the work that is done, 0 to 1.
         """
         left, lost = list(planted), set(taken)
-        found = self.runs(left, lost, gates=gates, live=live)
+        found = self.runs(left, lost, gates=gates, live=live, progress=progress)
         while True:
             served = found.gated | {*found.runs.member.tolist()}
             more = [s for s, own in left if not own and s.address not in served]
@@ -605,7 +614,8 @@ class Leaders:
         rows = np.flatnonzero(some & ~asked)
         spans = _spans(code, rows)
         if spans:
-            unfit[rows] |= np.array(self._kernel.refused(spans), np.bool_)
+            refused = self._kernel.refused(spans, code.columns.take(rows))
+            unfit[rows] |= np.array(refused, np.bool_)
             # For a probed instruction that faults or traps, kinst has the hook that it needs.
             fixup, is_bug = self._system.fixup, self._system.is_bug
             unfit[rows] |= [fixup(at) is not None or is_bug(at) for at, _ in spans]

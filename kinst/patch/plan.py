@@ -1,9 +1,9 @@
 """The patch plan: every write that planting needs, with the original bytes to restore.
 
-The ISA makes each site's trampoline (Isa.trampoline). If many sites are only counted, most of them
-are instructions of a few kinds, whose trampolines differ only in numbers. The ISA marks such
-instructions when it decodes them, and makes all of their trampolines in one call (Isa.trampolines),
-byte for byte as Isa.trampoline would make them.
+The ISA makes each site's trampoline (Isa.trampoline). If many sites are only counted, or only make
+one call, most of them are instructions of a few kinds, whose trampolines differ only in numbers.
+The ISA marks such instructions when it decodes them, and makes all of their trampolines in one call
+(Isa.trampolines), byte for byte as Isa.trampoline would make them.
 """
 
 from __future__ import annotations
@@ -443,6 +443,19 @@ def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
     return [None if work.rerun_prefix else counters_of[id(work.bodies)] for work in wanted]
 
 
+def _calls(wanted: Sequence[WantedSite]) -> list[CallBody | None]:
+    """Return, for each site, the call that is all its work; None if it has other work."""
+    return [
+        body
+        if len(work.bodies) == 1
+        and isinstance(body := work.bodies[0], CallBody)
+        and body.guard is None
+        and not work.rerun_prefix
+        else None
+        for work in wanted
+    ]
+
+
 class _TrampolineLayout:
     """The trampolines of sites and their addresses, in the order of the sites.
 
@@ -479,11 +492,17 @@ class _TrampolineLayout:
     def _batched(self) -> tuple[TrampolineBatch, I64]:
         """Return the trampolines that the ISA can make in one call (Isa.trampolines), and the
         indexes of their sites."""
-        counters = _counters(self._wanted)
-        marked = self._sites.marks != 0
-        pairs = ((k, counters[k]) for k in np.flatnonzero(marked).tolist())
-        counting = [(k, offsets) for k, offsets in pairs if offsets is not None]
-        which, rows = [k for k, _ in counting], [offsets for _, offsets in counting]
+        counters, calls = _counters(self._wanted), _calls(self._wanted)
+        marked = np.flatnonzero(self._sites.marks).tolist()
+        which = [k for k in marked if counters[k] is not None or calls[k] is not None]
+        rows = [counters[k] or () for k in which]
+        number: dict[tuple[int, frozenset[int]], int] = {}
+        call, argument = np.full(len(which), -1), np.zeros(len(which), np.uint64)
+        for row, k in enumerate(which):
+            body = calls[k]
+            if body is not None:
+                call[row] = number.setdefault((body.entry, body.slots), len(number))
+                argument[row] = body.argument
         count = np.fromiter(map(len, rows), np.uint8, len(rows))
         width = max(map(len, rows), default=0)
         offsets = np.zeros((len(rows), width), np.int64)
@@ -492,8 +511,8 @@ class _TrampolineLayout:
             offsets[there, column] = [rows[k][column] for k in there.tolist()]
         index = np.array(which, np.int64)
         return TrampolineBatch(
-            self._sites.take(index), offsets, count, self._chains.falls_into[index],
-            self._chains.head[index], self._start, self._limit,
+            self._sites.take(index), offsets, count, tuple(number), call, argument,
+            self._chains.falls_into[index], self._chains.head[index], self._start, self._limit,
         ), index  # fmt: skip
 
     def settle(self) -> bool:

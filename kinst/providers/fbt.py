@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from kinst.core.dtypes import INT, DType, VoidType
 from kinst.core.errors import KinstError
 from kinst.core.instruction import Flow, Instruction
-from kinst.core.kernel import Found, Kernel, Provider, no_function
+from kinst.core.kernel import Exits, Found, Kernel, Provider, no_function
 from kinst.core.layout import (
     ARGUMENT_CONSTANT,
     ARGUMENT_NONE,
@@ -87,24 +87,24 @@ def entry_arguments(isa: Isa) -> tuple[Argument, ...]:
     ))  # fmt: skip
 
 
-def ways_out(function: Function, kernel: Kernel) -> Iterator[tuple[Function, int, str, bool]]:
+def ways_out(exits: Exits, kernel: Kernel) -> Iterator[tuple[Function, Instruction, str, bool]]:
     """Yield every instruction by which control leaves a function, for the function's return probe.
 
+    Args:
+        exits: the function's parts, and the instructions by which control may leave them.
+
     Yields:
-        The part of the function (such as its cold part), the index of the instruction in that part,
-        the condition on which control leaves (D; "" for always), and whether the function's result
-        is known there.
+        The part of the function (such as its cold part), the instruction in that part, the
+        condition on which control leaves (D; "" for always), and whether the function's result is
+        known there.
     """
-    parts = kernel.parts(function)
-    start = entry_site(function, kernel)
-    starts = {function.address, start.address if start else function.address}
-    for part in parts:
-        instructions = kernel.instructions(part)
-        for index, flow in enumerate(kernel.flows(part)):
-            end = instructions[index].end
-            condition = leaves(flow, end, parts, starts)
-            if condition is not None:
-                yield part, index, condition, flow.kind == "return"
+    parts = exits.parts
+    start = entry_site(parts[0], kernel)
+    starts = {parts[0].address, start.address if start else parts[0].address}
+    for part, instruction, flow in exits.leaving:
+        condition = leaves(flow, instruction.end, parts, starts)
+        if condition is not None:
+            yield part, instruction, condition, flow.kind == "return"
 
 
 def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) -> str | None:
@@ -185,13 +185,12 @@ class FbtProvider(Provider):
             functions = [f for f in functions if COLD not in f.name]
         kernel.fetch(functions)
         entry = entry_arguments(kernel.isa)
-        exits = kernel.plain_exits(functions) if glob and "return" in names else ()
-        plain = {f.address: known for f, known in zip(functions, exits, strict=False)}
+        exits = kernel.exits(functions) if "return" in names else [None] * len(functions)
         return [
             one
-            for f in functions
+            for f, leaving in zip(functions, exits, strict=True)
             for n in names
-            for one in self._found(f, n, kernel, entry, plain.get(f.address))
+            for one in self._found(f, n, kernel, entry, leaving)
         ]
 
     def _found(
@@ -200,8 +199,15 @@ class FbtProvider(Provider):
         name: str,
         kernel: Kernel,
         entry: tuple[Argument, ...],
-        exits: Sequence[tuple[int, bytes, bool]] | None,
+        exits: Exits | None,
     ) -> Iterator[Found]:
+        """Yield one of a function's probes at its sites.
+
+        Args:
+            name: "entry" or "return".
+            entry: where arg0, arg1, ... are at the function's first instruction.
+            exits: instructions by which control may leave the function; None if `name` is "entry".
+        """
         probe = ProbeName(self.name, function.module, function.name, name)
         if name == "entry":
             first = entry_probe_site(function, kernel)
@@ -209,17 +215,11 @@ class FbtProvider(Provider):
                 site = Site(function, first.address - function.address, first.code)
                 yield Found(probe, site, None, entry)
             return
+        assert exits is not None
         result = Argument(ARGUMENT_SLOT, kernel.isa.result_slot), Argument(ARGUMENT_NONE)
-        if exits is not None:
-            for address, code, has_result in exits:
-                offset = address - function.address
-                arguments = Argument(ARGUMENT_CONSTANT, offset), result[not has_result]
-                yield Found(probe, Site(function, offset, code), None, arguments)
-            return
-        for part, index, condition, has_result in ways_out(function, kernel):
-            instruction = kernel.instructions(part)[index]
-            site = Site(part, instruction.address - part.address, instruction.code)
-            constant = Argument(ARGUMENT_CONSTANT, instruction.address - function.address)
+        for part, one, condition, has_result in ways_out(exits, kernel):
+            site = Site(part, one.address - part.address, one.code)
+            constant = Argument(ARGUMENT_CONSTANT, one.address - function.address)
             yield Found(probe, site, None, (constant, result[not has_result]), condition)
 
 

@@ -23,7 +23,7 @@ from kinst.core.dtypes import INT
 from kinst.core.errors import AbsentError, DError, KinstError
 from kinst.core.isa import Isa
 from kinst.core.kernel import Found, Kernel, Provider
-from kinst.core.layout import ARGUMENT_NONE, ARGUMENTS
+from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_NONE, ARGUMENTS
 from kinst.core.probe import Argument, Probe, ProbeName, Selection, gaps_told
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
@@ -168,9 +168,11 @@ def enable_program(
             say(f"kinst: {gaps_told(gaps)}")
     check_arguments(compiled.program, matched)
     check_cpu(compiled.options.cpu, cpus)
-    enabled = on_one_cpu(with_few_selected(matched), compiled.options.cpu)
+    enabled = with_few_selected(with_few_conditions(matched))
+    enabled = on_one_cpu(enabled, compiled.options.cpu)
     program, enabled = with_expressions(compiled.program, enabled, isa)
     program, enabled = with_conditions(program, enabled, isa)
+    enabled = with_read_arguments(program, enabled)
     if listed and not enabled:
         first = compiled.patterns[0]
         raise KinstError(
@@ -328,6 +330,38 @@ def _limited(enabled: EnabledSite, condition: str) -> EnabledSite:
     return replace(enabled, condition=condition + own)
 
 
+FEW_CONDITIONS = 16  # of a program; each makes a copy of each clause that it applies to
+_ADDRESS = re.compile("0x[0-9a-f]{8,}")
+
+
+def with_few_conditions(enabled: Sequence[EnabledSite]) -> tuple[EnabledSite, ...]:
+    """Replace addresses in conditions by arguments of the probes, if there are many conditions.
+
+    The returns of thousands of functions have conditions that differ only in addresses. With the
+    addresses as arguments, which programs cannot read (as in with_few_selected()), they are one
+    condition.
+    """
+    if len({e.condition for e in enabled}) <= FEW_CONDITIONS:
+        return tuple(enabled)
+    return tuple(_with_addresses(e) if e.condition else e for e in enabled)
+
+
+def _with_addresses(enabled: EnabledSite) -> EnabledSite:
+    """Return a probe with the addresses in its condition as its last arguments; the same probe if
+    there is no room for them.
+    """
+    values = [int(text, 16) for text in _ADDRESS.findall(enabled.condition)]
+    values = [value - (1 << 64 if value >> 63 else 0) for value in values]
+    first = ARGUMENTS - len(values)
+    if first < len(enabled.arguments) or any(value >> 31 not in (0, -1) for value in values):
+        return enabled
+    numbers = iter(range(first, ARGUMENTS))
+    condition = _ADDRESS.sub(lambda _: f"(uint64_t)arg{next(numbers)}", enabled.condition)
+    none = (Argument(ARGUMENT_NONE),) * (first - len(enabled.arguments))
+    constants = (Argument(ARGUMENT_CONSTANT, value) for value in values)
+    return replace(enabled, condition=condition, arguments=(*enabled.arguments, *none, *constants))
+
+
 FEW_SELECTED = 3  # probes up to which each hit of a site tests the conditions of all
 _NUMBER, _STATE = ARGUMENTS - 2, ARGUMENTS - 1  # of the arguments that conditions read
 
@@ -405,6 +439,36 @@ def with_conditions(
     if len(clauses) == len(program.clauses):
         return program, tuple(changed)
     return replace(program, clauses=tuple(clauses)), tuple(changed)
+
+
+def with_read_arguments(
+    program: typed.TypedProgram, enabled: Sequence[EnabledSite]
+) -> tuple[EnabledSite, ...]:
+    """Remove the arguments that no clause of a probe reads, for probes at instructions.
+
+    Each return of a function has another offset as its arg0, so that later stages would find only
+    different probes (EnabledSite.work).
+    """
+    read: dict[tuple[int, ...], frozenset[int]] = {}
+    none, changed = Argument(ARGUMENT_NONE), []
+    for e in enabled:
+        if e.probe.site is None or not e.arguments:
+            changed.append(e)
+            continue
+        if e.clauses not in read:
+            builtins = (
+                one.name for c in e.clauses for one in find(program.clauses[c], typed.Builtin)
+            )
+            read[e.clauses] = frozenset(int(n[3:]) for n in builtins if _ARGUMENT.match(n))
+        wanted = read[e.clauses]
+        some = e.arguments[: max(wanted) + 1] if wanted else ()
+        own = tuple([a if n in wanted else none for n, a in enumerate(some)])
+        changed.append(
+            EnabledSite(
+                e.probe, e.clauses, e.epid, e.timer, own, e.condition, e.switch, e.selection
+            )
+        )
+    return tuple(changed)
 
 
 def with_expressions(

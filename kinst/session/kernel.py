@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -22,13 +22,16 @@ from kinst.core.columns import (
     Columns,
     Flows,
     Scanned,
+    TrampolineBatch,
     concatenated,
     instructions_of,
+    joined_flows,
 )
 from kinst.core.displaced import Refused
 from kinst.core.errors import KinstError, UnmappedError
 from kinst.core.instruction import Flow, Instruction, JumpTable
 from kinst.core.isa import Isa
+from kinst.core.kernel import Exits
 from kinst.core.probe import Function, Gap, Site
 from kinst.core.system import SystemCall, Tracepoint, TracepointSite
 from kinst.core.words import COLD, MASK
@@ -46,6 +49,8 @@ BEGINNING = 20  # bytes of a function's first instruction, and of a landing pad 
 # A landing pad may be in these bytes at a function's start: a jump to there may be another call.
 LANDING_SIZE = 8
 NEXT, LANDING = map(FLOW_KINDS.index, FLOW_KINDS[:2])
+_RETURN = Flow("return", falls_through=False)
+MANY = 10_000  # functions of which it takes seconds to find all exits
 SCANNED = 512  # functions or sites that are decoded at once
 # Two functions at most this far apart are read at once; bytes of one such read.
 READ_GAP, READ_MOST = 4096, 1 << 20
@@ -89,6 +94,7 @@ class RunningKernel:
         among: Collection[int] | None = None,
         *,
         inlines: bool = True,
+        progress: Callable[[str, float | None], None] | None = None,
     ) -> None:
         """Begin without reading anything.
 
@@ -96,21 +102,27 @@ class RunningKernel:
             target: memory of the kernel.
             among: addresses of the functions that find() may return, None for all.
             inlines: whether debug information tells which functions are inline.
+            progress: called with the name of long work and the part of it that is done, 0 to 1;
+                None to call nothing.
         """
+        self._progress = progress
         self._among = among
         self._inlines = inlines
         self._target = target
         self._system = system
         self.isa = isa
         self._instructions: dict[int, Sequence[Instruction]] = {}
+        self._beginnings: dict[int, Sequence[Instruction]] = {}
         self._code: dict[int, bytes] = {}
         self._columns: dict[int, Columns] = {}
+        self._flow_columns: dict[int, Flows] = {}
         self._marks: dict[int, int] = {}  # of instructions that were decoded one by one
         self._seen_whole = set[int]()  # functions whose instructions were searched for sequences
         self._unsafe: dict[int, str] = {}
         self._rerun_starts: dict[int, int] = {}
         self._flows: dict[int, Sequence[Flow]] = {}
         self._at: dict[int, Function] = {}
+        self._paddings: dict[bytes, int] = {}
         self._parts: dict[int, Sequence[Function]] = {}
         self._computed: dict[int, Sequence[int]] = {}
 
@@ -172,9 +184,15 @@ class RunningKernel:
         return known
 
     def beginning(self, function: Function) -> Sequence[Instruction]:
-        known = self._instructions.get(function.address)
-        first = self.isa.decode(self.code(function)[:BEGINNING], function.address)
-        return known or tuple(islice(first, FIRST))
+        at = function.address
+        known = self._instructions.get(at) or self._beginnings.get(at)
+        if known is None:
+            if at in self._columns:
+                known = tuple(instructions_of(self._columns[at].take(slice(FIRST))))
+            else:
+                known = tuple(islice(self.isa.decode(self.code(function)[:BEGINNING], at), FIRST))
+            self._beginnings[at] = known
+        return known
 
     def columns(self, functions: Sequence[Function]) -> Scanned:
         new = {f.address: f for f in functions if f.address not in self._columns}
@@ -188,35 +206,47 @@ class RunningKernel:
         return Scanned(concatenated(found), np.cumsum([0, *map(len, found)]))
 
     def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
-        found: list[Gap] = []
-        for function in functions:
-            size = len(self.code(function))
-            known = self._instructions.get(function.address)
-            if known is None:
-                columns = self.columns([function]).columns
-                spans = columns.size
-                if int(spans.sum()) < size:
-                    starts = (columns.address - np.uint64(function.address)).tolist()
-                    found += self._holes(function, list(zip(starts, spans.tolist(), strict=True)))
-            elif sum(one.size for one in known) < size:
-                rows = [(one.address - function.address, one.size) for one in known]
-                found += self._holes(function, rows)
-        return found
+        some = _batches(functions, SCANNED)
+        return [gap for functions in some for gap in self._gaps(functions)]
 
-    def _holes(self, function: Function, rows: Sequence[tuple[int, int]]) -> Iterator[Gap]:
-        """Yield the gaps of a function: bytes between its instructions that are not padding.
+    def _gaps(self, functions: Sequence[Function]) -> Iterator[Gap]:
+        scanned = self.columns(functions)
+        low = np.array([f.address for f in functions], np.uint64)
+        high = low + np.array([len(self.code(f)) for f in functions], np.uint64)
+        first, last = scanned.bounds[:-1], scanned.bounds[1:]
+        # A hole is between the end of an instruction, or the function's start, and the next
+        # instruction, or the function's end.
+        ends = np.insert(scanned.columns.after, first, low)
+        starts = np.insert(scanned.columns.address, last, high)
+        of = np.repeat(np.arange(len(functions)), last - first + 1)
+        rows = np.flatnonzero(ends != starts)
+        for k, end, start in zip(
+            of[rows].tolist(), ends[rows].tolist(), starts[rows].tolist(), strict=True
+        ):
+            function, code = functions[k], self.code(functions[k])
+            at, to = end - function.address, start - function.address
+            at += self._padding(code[at:to])
+            if at < to:  # the hole has more than padding
+                yield Gap(function, at, to - at, self.isa.undecoded(code[at:]))
 
-        Args:
-            rows: (offset, size) of each decoded instruction, in order.
-        """
-        code, at = self.code(function), 0
-        for start, size in (*rows, (len(code), 0)):
-            at += self.isa.padding(code[at:start])
-            if at < start:  # more than padding was skipped
-                yield Gap(function, at, start - at, self.isa.undecoded(code[at:]))
-            at = start + size
+    def _padding(self, code: bytes) -> int:
+        """Return Isa.padding() of a hole's bytes; there are few different holes."""
+        if code not in self._paddings:
+            self._paddings[code] = self.isa.padding(code)
+        return self._paddings[code]
 
     def flow_columns(self, functions: Sequence[Function]) -> tuple[Scanned, Flows]:
+        new = [f for f in functions if f.address not in self._flow_columns]
+        for some in _batches(new, SCANNED):
+            bounds, flows = self._new_flows(some)
+            for f, low, high in zip(some, bounds, bounds[1:], strict=False):
+                self._flow_columns[f.address] = flows.take(slice(low, high))
+        found = [self._flow_columns[f.address] for f in functions]
+        return self.columns(functions), joined_flows(found)
+
+    def _new_flows(self, functions: Sequence[Function]) -> tuple[Sequence[int], Flows]:
+        """Find out where control goes from the instructions of functions, and return the bounds of
+        the functions (as in Scanned) and the flows."""
         scanned = self.columns(functions)
         columns, flows = scanned.columns, flows_of(scanned.columns, self.isa)
         kind, falls, target, fault = flows.kind, flows.falls, flows.target, flows.fault
@@ -236,48 +266,87 @@ class RunningKernel:
             flow = self._thunks[int(target[k])]
             kind[k], falls[k] = FLOW_KINDS.index(flow.kind), flow.falls_through
             target[k] = flow.target or 0
-        return scanned, flows
+        return scanned.bounds.tolist(), flows
 
-    def plain_exits(
-        self, functions: Sequence[Function]
-    ) -> Sequence[Sequence[tuple[int, bytes, bool]] | None]:
-        some = _batches(functions, SCANNED)
-        return [exits for functions in some for exits in self._plain_exits(functions)]
+    def exits(self, functions: Sequence[Function]) -> Sequence[Exits]:
+        work, found = f"finding the probes of {len(functions):,} functions", list[Exits]()
+        progress = self._progress if len(functions) >= MANY else None
+        for some in _batches(functions, SCANNED):
+            if progress is not None:
+                progress(work, len(found) / len(functions))
+            found += self._exits(some)
+        if progress is not None:
+            progress(work, 1.0)
+        return found
 
-    def _plain_exits(
+    def _exits(self, functions: Sequence[Function]) -> list[Exits]:
+        parts_of: dict[int, list[Function]] = {}
+        for one in functions:
+            whole = self.parts(one) if COLD in one.name else (one,)
+            parts_of[one.address] = list(whole)
+        leaving: dict[int, Sequence[tuple[Instruction, Flow]]] = {}
+        new = {part.address: part for parts in parts_of.values() for part in parts}
+        while new:
+            leaving |= zip(new, self._leaving(list(new.values())), strict=True)
+            new = {}
+            for parts in parts_of.values():
+                if COLD not in parts[0].name:
+                    new |= {part.address: part for part in self._add_cold(parts, leaving)}
+        found = []
+        for function in functions:
+            parts = parts_of[function.address]
+            self._parts[function.address] = parts
+            found.append(
+                Exits(parts, [(p, one, flow) for p in parts for one, flow in leaving[p.address]])
+            )
+        return found
+
+    def _add_cold(
+        self, parts: list[Function], leaving: Mapping[int, Sequence[tuple[Instruction, Flow]]]
+    ) -> Iterator[Function]:
+        """Add to a function's parts the cold parts that those lead to, and yield the new ones
+        without an entry in `leaving`.
+
+        Args:
+            leaving: the instructions by which control may leave each part, by the part's address.
+        """
+        for part in parts:  # grows meanwhile
+            if part.address not in leaving:
+                yield part
+                continue
+            for _, flow in leaving[part.address]:
+                cold = self._cold_part(parts, flow)
+                if cold is not None:
+                    parts.append(cold)
+
+    def _leaving(
         self, functions: Sequence[Function]
-    ) -> list[Sequence[tuple[int, bytes, bool]] | None]:
+    ) -> Iterator[Sequence[tuple[Instruction, Flow]]]:
+        """Yield, for each function, the instructions by which control may leave it."""
         scanned, flows = self.flow_columns(functions)
         columns, kind, target = scanned.columns, flows.kind, flows.target
         counts = np.diff(scanned.bounds)
         low = np.repeat(np.array([f.address for f in functions], np.uint64), counts)
         high = np.repeat(np.array([f.address + f.size for f in functions], np.uint64), counts)
-        jumps, branches = kind == JUMP, kind == BRANCH
-        outside = flows.direct & ((target < low) | (target >= high))
-        to_start = flows.direct & (target >= low) & (target <= low + np.uint64(LANDING_SIZE))
-        on = branches | np.isin(kind, (NEXT, LANDING))
-        looked_at = (kind == INDIRECT) | branches & outside | (jumps | branches) & to_start
-        looked_at |= on & (columns.after >= high)
-        leaving = jumps & outside
-        to_cold = [at for at in np.unique(target[leaving]).tolist() if self._is_cold(at)]
-        looked_at |= leaving & np.isin(target, np.array(to_cold, np.uint64))
-        leaving |= kind == RETURN
-        found: list[Sequence[tuple[int, bytes, bool]] | None] = []
+        branches = np.isin(kind, (JUMP, BRANCH)) & flows.direct
+        away = (target < low) | (target >= high) | (target <= low + np.uint64(LANDING_SIZE))
+        ends = np.isin(kind, (BRANCH, NEXT, LANDING)) & (columns.after >= high)
+        some = np.isin(kind, (RETURN, INDIRECT)) | branches & away | ends
+        # Two instructions may be one branch, so each comes with the one before it.
+        rows = np.flatnonzero(some)
+        several = np.unique(np.concatenate([rows, np.maximum(rows - 1, 0)]))
+        at_row = dict(zip(several.tolist(), instructions_of(columns.take(several)), strict=True))
+        returns = (kind == RETURN) & ~flows.fault
         for first, last in pairwise(scanned.bounds.tolist()):
-            if looked_at[first:last].any():
-                found.append(None)
-                continue
-            rows = (first + np.flatnonzero(leaving[first:last])).tolist()
-            found.append([
-                (int(columns.address[k]), columns.code[k, : columns.size[k]].tobytes(),
-                 bool(kind[k] == RETURN))
-                for k in rows
-            ])  # fmt: skip
-        return found
-
-    def _is_cold(self, address: int) -> bool:
-        function = self._system.function_at(address)
-        return function is not None and COLD in function.name
+            found = []
+            for k in (first + np.flatnonzero(some[first:last])).tolist():
+                one = at_row[k]
+                flow = _RETURN
+                if not returns[k]:
+                    before = at_row[k - 1] if k > first else None
+                    flow = self._seen_through(self._flow(before, one), one.address)
+                found.append((one, flow))
+            yield found
 
     def marks(self, sites: Sequence[Site]) -> U16:
         """Return, for each site, what Isa.scan() notes about its instruction (Columns.marks).
@@ -440,10 +509,16 @@ class RunningKernel:
                 break
         return found
 
-    def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+    def refused(
+        self, sites: Sequence[tuple[int, int]], columns: Columns | None = None
+    ) -> Sequence[bool]:
         """Return, for each site (address, size), whether the system or the ISA refuses to
         plant it.
+
+        Args:
+            columns: the instructions of the sites, with marks, for speed; None to read them.
         """
+        movable = [False] * len(sites) if columns is None else self._movable(columns)
         reasons = self._system.site_refusals(sites)
         before = [(start := self._rerun_starts.get(a, a), a - start) for a, _ in sites]
         spans = [span for span in before if span[1]]
@@ -452,9 +527,26 @@ class RunningKernel:
         return [
             bool(reason or address in self._unsafe or span in rerun)
             or self._faults(*span)
-            or self._stays(address, size)
-            for (address, size), reason, span in zip(sites, reasons, before, strict=True)
+            or (not moves and self._stays(address, size))
+            for (address, size), reason, span, moves in zip(
+                sites, reasons, before, movable, strict=True
+            )
         ]
+
+    def _movable(self, columns: Columns) -> Sequence[bool]:
+        """Return, for each instruction, whether its mark shows that _stays() is False."""
+        if not len(columns):
+            return ()
+        count, near = len(columns), int(columns.address.min()) - REACHED & MASK
+        none = np.zeros(count, np.bool_)
+        batch = TrampolineBatch(
+            columns, np.zeros((count, 0), np.int64), none.astype(np.uint8), (), np.full(count, -1),
+            none.astype(np.uint64), none, none, near, near,
+        )  # fmt: skip
+        movable: list[bool] = (
+            (columns.marks != 0) & (self.isa.trampoline_sizes(batch) >= 0)
+        ).tolist()
+        return movable
 
     def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         return self._system.left(sites)
@@ -531,19 +623,30 @@ class RunningKernel:
 
     def _moved(self, function: Function) -> tuple[Function, ...]:
         """Return a function, then its cold parts: functions named after it to which it jumps."""
-        stem = function.name.split("@")[0] + COLD
         parts = [function]
         for part in parts:
             for flow in self.flows(part):
-                target = flow.target
-                if target is None or flow.kind not in ("jump", "branch"):
-                    continue
-                if any(p.address <= target < p.address + p.size for p in parts):
-                    continue
-                there = self.at(target)
-                if there is not None and there.name.startswith(stem):
-                    parts.append(there)
+                cold = self._cold_part(parts, flow)
+                if cold is not None:
+                    parts.append(cold)
         return tuple(parts)
+
+    def _cold_part(self, parts: Sequence[Function], flow: Flow) -> Function | None:
+        """Return the cold part of a function that an instruction branches to; None if it branches
+        elsewhere, or to one of `parts`.
+
+        Args:
+            parts: the function, and the cold parts that are known.
+            flow: where control goes from the instruction.
+        """
+        target = flow.target
+        if target is None or flow.kind not in ("jump", "branch"):
+            return None
+        if any(p.address <= target < p.address + p.size for p in parts):
+            return None
+        there = self._system.function_at(target)
+        stem = parts[0].name.split("@")[0] + COLD
+        return self.at(target) if there is not None and there.name.startswith(stem) else None
 
     def at(self, address: int) -> Function | None:
         function = self._system.function_at(address)

@@ -42,6 +42,7 @@ from kinst.session.workspace import COUNTER, Workspace
 
 ERROR_ID = 3
 NO_SWITCHES = "kinst leads the kernel there only in a guest that it has booted (--vm)"
+SPLIT_PART = 0.3  # part of the time that passes before runs are chosen
 FEW_FUNCTIONS = 8  # functions up to which memory is searched while runs are chosen
 
 # From bytes of counters, and more bytes to add if there is room, to counter blocks or None.
@@ -49,16 +50,20 @@ PlaceCounters = Callable[[int, int], Counters | None]
 
 
 def place(
-    program: EnabledProgram, workspace: Workspace, say: Callable[[str], None]
+    program: EnabledProgram,
+    workspace: Workspace,
+    say: Callable[[str], None],
+    progress: Callable[[float], None],
 ) -> PlacedProgram:
     """Choose how each site of a program is planted, and lay out the trace's scratch.
 
     Args:
         say: called with the number of sites that are left out, and of those that stop the machine.
+        progress: called with the share of the work that is done, 0 to 1.
 
     Raises KinstError if no site can be planted, or there is not enough scratch.
     """
-    placement = choose_ways(program, workspace)
+    placement = choose_ways(program, workspace, progress)
     if not workspace.in_batches:
         _tell_ways(placement, workspace.machine.system, say)
 
@@ -75,16 +80,29 @@ def place_on_host(program: EnabledProgram) -> PlacedProgram:
     return _lay_out(placement, 1, lambda _size, _more: None)
 
 
-def choose_ways(program: EnabledProgram, workspace: Workspace) -> Placement:
+def choose_ways(
+    program: EnabledProgram,
+    workspace: Workspace,
+    progress: Callable[[float], None] = lambda done: None,
+) -> Placement:
     """Allocate scratch for a program, and choose how each of its sites is planted.
 
     The machine is stopped.
+
+    Args:
+        progress: as in place().
     """
+    progress(0.0)
     memory, machine = workspace.take(program), workspace.machine
     plant = program.compiled.plant
     placement = _split(program, memory, machine, _ability(machine, memory, plant.forced))
+    progress(SPLIT_PART)
     if plant.runs:
-        placement = _with_runs(placement, workspace, gates=plant.gates)
+
+        def of_runs(done: float) -> None:
+            progress(SPLIT_PART + (1 - SPLIT_PART) * done)
+
+        placement = _with_runs(placement, workspace, of_runs, gates=plant.gates)
     return _without_traps(placement) if machine.facts.only_counts else placement
 
 
@@ -206,7 +224,9 @@ def _sampled(enabled: EnabledSite, isa: Isa) -> EnabledSite:
     return replace(enabled, arguments=(*own, *(none,) * (ARGUMENTS - len(own))))
 
 
-def _with_runs(placement: Placement, workspace: Workspace, *, gates: bool) -> Placement:
+def _with_runs(
+    placement: Placement, workspace: Workspace, progress: Callable[[float], None], *, gates: bool
+) -> Placement:
     """Add runs for sites that would otherwise be traps, and gates for sites in no run.
 
     If the sites are in few functions, memory is searched now for possible return addresses, and no
@@ -215,6 +235,7 @@ def _with_runs(placement: Placement, workspace: Workspace, *, gates: bool) -> Pl
     for a long time.
 
     Args:
+        progress: as in place().
         gates: whether gates may be used.
     """
     leaders, target = workspace.leaders, workspace.machine.target
@@ -231,7 +252,7 @@ def _with_runs(placement: Placement, workspace: Workspace, *, gates: bool) -> Pl
     choose_runs = leaders.runs
     if workspace.machine.facts.only_counts:
         choose_runs = leaders.runs_without_traps
-    found = choose_runs(sites, stops, gates=gates, live=live)
+    found = choose_runs(sites, stops, gates=gates, live=live, progress=progress)
     return replace(
         placement, runs=found.runs, unprobed=found.unprobed, dead_registers=found.dead_registers,
         gates=found.gates, gated=found.gated,
@@ -255,8 +276,9 @@ def _kinds(
     marked = np.flatnonzero(columns.marks)
     none = np.zeros(len(marked), np.bool_)
     batch = TrampolineBatch(
-        columns.take(marked), np.zeros((len(marked), 0), np.int64), none.astype(np.uint8), none,
-        none, ability.scratch_address, ability.scratch_address,
+        columns.take(marked), np.zeros((len(marked), 0), np.int64), none.astype(np.uint8), (),
+        none.astype(np.int64) - 1, none.astype(np.uint64), none, none, ability.scratch_address,
+        ability.scratch_address,
     )  # fmt: skip
     movable = np.zeros(len(sites), np.bool_)
     movable[marked] = isa.trampoline_sizes(batch) >= 0

@@ -5,7 +5,7 @@ Tested by tests/fake, through the whole path.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from kinst.codegen.hooks import build_trap_table
 from kinst.codegen.saved_code import FOLDER
 from kinst.codegen.site_records import InlineRecord, record_shapes
 from kinst.codegen.site_work import Arguments, Clauses, counted, exits_in, own_keys, snippets_of
-from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody
+from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody, Snippet
 from kinst.core.columns import FOLLOWING
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
@@ -54,6 +54,9 @@ from kinst.session.values import (
     TracePlan,
 )
 
+# Parts of the time that have passed when clauses are compiled, when the work of all sites is known,
+# and when their trampolines and patches are made.
+CLAUSES_PART, WORK_PART, SITES_PART = 0.2, 0.5, 0.9
 FEW_FUNCTIONS = 8  # functions up to which their calls are read before trampolines are placed
 
 ONLY_COUNTS = "in a user program, instructions can only be counted"
@@ -62,15 +65,20 @@ Shapes = Mapping[tuple[Clauses, Arguments], InlineRecord]
 
 
 def plan(
-    placed: PlacedProgram, machine: StartedMachine, ended: Sequence[EndedCode] = ()
+    placed: PlacedProgram,
+    machine: StartedMachine,
+    ended: Sequence[EndedCode],
+    progress: Callable[[float], None],
 ) -> TracePlan:
     """Compile the clauses for host and target, and plan trampolines and patches.
 
     Args:
         ended: code of earlier traces that threads may still be in.
+        progress: called with the share of the work that is done, 0 to 1.
 
     Raises KinstError.
     """
+    progress(0.0)
     compiled, parts, scratch = placed.compiled, placed.placement, placed.scratch
     program, isa, facts = compiled.program, machine.isa, machine.facts
     dialect = compiled.dialect()
@@ -114,8 +122,10 @@ def plan(
     code = compile_target(
         entries, replace(there, reserves=bool(shapes)), scratch.address + scratch.text
     )
+    progress(CLAUSES_PART)
     hooks = plan_hooks(_hooks(placed, code, machine), isa, code.end)
     wanted = _wanted(placed, there, machine, code, places, rules, shapes)
+    progress(WORK_PART)
     table = machine.target.abilities.code_table
     sites = plan_sites(
         wanted, isa, hooks.end, scratch.address + scratch.size,
@@ -124,14 +134,17 @@ def plan(
         dead_registers=parts.dead_registers,
         table=table, near=_near(wanted, machine.kernel, table),
     )  # fmt: skip
+    progress(SITES_PART)
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
     counted_only = not parts.sampled and all(
         isinstance(body, CountBody) for work in wanted for body in work.bodies
     )
     periods = [e.timer.period_ns for e in parts.sampled if e.timer is not None]
+    described = _describe(placed, places, rules, counted_only=counted_only)
+    progress(1.0)
     return TracePlan(
-        placed, _describe(placed, places, rules, counted_only=counted_only), host, side, code,
-        hooks, sites, traps, rules, tuple(zip(periods, code.samplers, strict=True)), ended,
+        placed, described, host, side, code, hooks, sites, traps, rules,
+        tuple(zip(periods, code.samplers, strict=True)), ended,
     )  # fmt: skip
 
 
@@ -312,6 +325,8 @@ def _wanted(
     addresses = np.array([s.site.address for s in parts.planted], np.uint64)
     several = len(np.unique(addresses)) < len(addresses)
     known: dict[object, tuple[Body, ...] | None] = {}  # work of probes that count alike
+    # By work: the entry function, the slots that it reads, the guard and the index.
+    calls: dict[object, tuple[int, frozenset[int], Snippet | None, Snippet | None]] = {}
     keys = own_keys(program, layout)
     choices = {} if code is None else _calls_of_choosers(placed, descriptors, code, rules, isa)
     for k, chosen in enumerate(parts.planted):
@@ -333,13 +348,16 @@ def _wanted(
                 "count() by constants, probefunc or probename, and predicates over regs[]",
             )
         if bodies is None and code is not None:
-            slots, rule = code.slots[e.clauses], rules.get(e.key)
-            slots |= argument_slots(isa, e, code.arguments[e.clauses])
-            if e.clauses in code.caller and rule is not None:
+            if own not in calls:
+                slots = code.slots[e.clauses]
+                slots |= argument_slots(isa, e, code.arguments[e.clauses])
+                guard, index = snippets.guard(*own), snippets.index(*own)
+                calls[own] = code.entry(e.clauses), slots, guard, index
+            entry, slots, guard, index = calls[own]
+            if e.clauses in code.caller and (rule := rules.get(e.key)) is not None:
                 slots |= {rule.slot}
             argument = scratch.address + descriptors.planted + k * descriptors.size
-            guard, index = snippets.guard(*own), snippets.index(*own)
-            call = CallBody(code.entry(e.clauses), argument, slots, guard)
+            call = CallBody(entry, argument, slots, guard)
             sure = guard is not None or program.clauses[e.clauses[0]].predicate is None
             shape = shapes.get(own)
             if shape is not None and sure:

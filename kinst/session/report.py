@@ -11,6 +11,8 @@ from dataclasses import field
 
 from kinst.core.dataclass import dataclass
 
+MANY_PROBES = 10_000  # work on so many probes takes seconds, so its progress is reported
+
 
 @dataclass(slots=True)
 class Report:
@@ -60,6 +62,16 @@ class Report:
             before = ended
         total = self.stages[-1][1] - self.started if self.stages else 0.0
         self.say(f"kinst: {total:.2f} s to the {self.stages[-1][0]}: {', '.join(parts)}")
+
+    def part(self, work: str, start: float, end: float) -> Callable[[float], None]:
+        """Return a function that reports how much of a part of some work is done, 0 to 1.
+
+        Args:
+            work: name of the work.
+            start: the share of the work that is done when the part begins.
+            end: the share that is done when the part ends.
+        """
+        return lambda done: self.progress(work, start + (end - start) * done)
 
     def leave_out(self, text: str) -> None:
         """Report probes that a program matches and that are not traced."""

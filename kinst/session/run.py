@@ -19,7 +19,7 @@ from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import CommandEnded, Gone, MachineEvent, Stopped
 from kinst.events import Aggregation, End, Event, Lost, Message, Output, TracingOver
 from kinst.session.records import TraceRecords
-from kinst.session.report import Report
+from kinst.session.report import MANY_PROBES, Report
 from kinst.session.silence import SECONDS, Quiet, last_words, leaves_traces, reason
 from kinst.session.timers import Timers
 from kinst.session.tracee import SHARE, Tracee
@@ -258,7 +258,12 @@ class RunningTrace:
         return (yield from self._loop(command))
 
     def _plant(self, command: str) -> None:
+        count, progress = len(self._parts.planted), self._report.progress
+        if count >= MANY_PROBES:
+            progress(f"planting {count:,} probes", 0.0)
         told = self._tracee.plant(command)
+        if count >= MANY_PROBES:
+            progress(f"planting {count:,} probes", 1.0)
         if told:
             self._report.detail(f"kinst: {told}")
         self._report.stage("plant")

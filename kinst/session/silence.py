@@ -50,7 +50,11 @@ def reason(quiet: Quiet) -> str:
     planted = f"kinst: {some} planted, and {idle} for {SECONDS:g} s"
     if not quiet.has_command:
         if quiet.is_guest:
-            return f"{planted}: the guest has booted and is idle; -c or --shell gives it work"
+            they = "it was" if quiet.planted == 1 else "they were"
+            return (
+                f"{planted}: {they} planted after the guest's boot, and the guest is idle;"
+                " -c or --shell gives it work"
+            )
         return f"{planted}: nothing that runs there comes to them"
     if quiet.waits_in:
         return f"{planted}: the command waits in {quiet.waits_in}()"
@@ -67,6 +71,8 @@ def last_words(quiet: Quiet) -> str:
         return ""
     some = "1 instruction was" if quiet.planted == 1 else f"{quiet.planted} instructions were"
     during = "the command ran" if quiet.has_command else "the trace ran"
+    if quiet.is_guest and not quiet.has_command:
+        during += ", after the guest's boot"
     return f"kinst: no probe fired: {some} planted while {during}"
 
 

@@ -6,7 +6,7 @@ Tested by tests/fake, through the whole path.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -43,14 +43,23 @@ class Workspace:
         ended: code of earlier traces that a thread may still be in.
     """
 
-    def __init__(self, machine: StartedMachine, set_aside: int, *, for_any: bool) -> None:
+    def __init__(
+        self,
+        machine: StartedMachine,
+        set_aside: int,
+        *,
+        for_any: bool,
+        progress: Callable[[str, float | None], None],
+    ) -> None:
         """Begin with a machine that has just been started.
 
         Args:
             set_aside: bytes of scratch that the machine was started with.
             for_any: whether the machine is opened for any programs, rather than for one known
                 program.
+            progress: called with the name of long work and the part of it that is done, 0 to 1.
         """
+        self._progress = progress
         self.machine = machine
         self.ended: tuple[EndedCode, ...] = ()
         self._set_aside = set_aside
@@ -88,7 +97,9 @@ class Workspace:
         if changed or among is not self._among:
             system = system if call_sites else system.leaving_call_sites()
             inlines = machine.images.kernel.debug.has_dwarf
-            kernel = RunningKernel(target, system, machine.isa, among, inlines=inlines)
+            kernel = RunningKernel(
+                target, system, machine.isa, among, inlines=inlines, progress=self._progress
+            )
             self.machine = replace(machine, system=system, kernel=kernel)
             if changed:
                 self._leaders = None

@@ -10,7 +10,7 @@ Tested by tests/views/test_coverage.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from kinst.core.errors import KinstError
 from kinst.views.coverage import BranchWay, Coverage, FileCoverage, total
@@ -54,6 +54,27 @@ def _found(letter: str, counts: Iterable[int | None]) -> Iterator[str]:
     found = total(counts)
     yield f"{letter}F:{found.all}"
     yield f"{letter}H:{found.seen}"
+
+
+def absent_source(coverage: Coverage, source: str, name: str) -> str:
+    """Return a message about source files that genhtml will not find; "" if all of them exist.
+
+    Args:
+        coverage: the coverage of a trace.
+        source: as in lcov_text().
+        name: of the tracefile.
+    """
+    absent = [path for path in coverage.files if not Path(source, path).exists()]
+    if not absent:
+        return ""
+    first, others = PurePosixPath(source) / absent[0], len(absent) - 1
+    more = f" and {others} other source file{'' if others == 1 else 's'}" if others else ""
+    verb, them = ("are", "them") if others else ("is", "it")
+    needs = "" if source else "run it in the kernel's source, or give --source DIR; "
+    return (
+        f"{name}: {first}{more} {verb} not here, and genhtml stops without {them}: {needs}"
+        f"genhtml --ignore-errors source leaves {them} out, and --html FILE needs no source"
+    )
 
 
 def read_lcov(lines: Iterable[str], name: str) -> dict[str, FileCoverage]:

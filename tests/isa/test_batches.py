@@ -9,6 +9,7 @@ import itertools
 import os
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -28,14 +29,19 @@ SHARE_MARKED = {"amd64": 0.98}
 
 
 def bodies_of(isa: Isa, scratch: int, rng: random.Random) -> list[tuple[Body, ...]]:
-    """Return bodies without work, with counters of one and of several probes, and with a call."""
+    """Return bodies without work, with counters of one and of several probes, and with one call."""
     places = [8 * rng.randrange(500) for _ in range(40)]
     if isa.shared_counters:
         places = [scratch - (1 << 16) + at for at in places]
     one = [(CountBody((at,)),) for at in places]
     more = [(CountBody((a, b)), CountBody((b,))) for a, b in itertools.pairwise(places)]
-    call = (CallBody(scratch - 4096, scratch - 8192, frozenset()),)
-    return [(), *one * 3, *more, call]
+    frames = [(), isa.argument_slots[:2], (isa.sp_slot, isa.result_slot), (isa.pc_slot,)]
+    calls = [
+        (CallBody(scratch - 4096 - 64 * k, scratch - 8192 - 256 * n, frozenset(slots)),)
+        for k, slots in enumerate(frames)
+        for n in range(8)
+    ]
+    return [(), *one * 3, *more, *calls]
 
 
 def drawn(isa: Isa, rng: random.Random) -> tuple[list[WantedSite], int]:
@@ -87,6 +93,25 @@ def test_marks_are_of_what_is_near(name: str) -> None:
     alone = isa.scan([(w.site.address, w.site.code + w.following) for w in some])
     first = alone.bounds[:-1]
     assert alone.columns.marks[first].tolist() == [w.marks for w in some], f"seed {SEED}"
+
+
+@pytest.mark.parametrize("name", of_kernels(names()))
+def test_calls_are_made_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few of the trampolines that only make a call are made one by one."""
+    isa, alone = load(name), 0
+    wanted, scratch = drawn(isa, random.Random(SEED))
+    calling = [one for one in wanted if one.bodies and isinstance(one.bodies[0], CallBody)]
+    calling = [one for one in calling if isa.pc_slot not in one.bodies[0].slots]
+    make = isa.trampoline
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal alone
+        alone += 1
+        return make(*arguments)
+
+    monkeypatch.setattr(isa, "trampoline", counted)
+    plan_sites(calling, isa, scratch + 24, scratch + (16 << 20))
+    assert alone <= len(calling) * (1 - SHARE_MARKED.get(name, 0)), f"seed {SEED}"
 
 
 @pytest.mark.parametrize("name", of_kernels(names()))

@@ -213,8 +213,9 @@ def test_what_is_made_at_once_reaches_from_everywhere(low: int, high: int, some:
     columns = columns_of([text + 64 * k for k in range(count)], [one.code for one, _, _ in rows])
     columns.marks[:] = [marks for _, _, marks in rows]
     batch = TrampolineBatch(
-        columns, np.full((count, 1), -400, np.int64), np.full(count, 1, np.uint8),
-        np.zeros(count, np.bool_), np.zeros(count, np.bool_), text + low, text + high,
+        columns, np.full((count, 1), -400, np.int64), np.full(count, 1, np.uint8), (),
+        np.full(count, -1), np.zeros(count, np.uint64), np.zeros(count, np.bool_),
+        np.zeros(count, np.bool_), text + low, text + high,
     )  # fmt: skip
     sizes = isa.trampoline_sizes(batch).tolist()
     assert (sum(size >= 0 for size in sizes) > count // 2) == some

@@ -10,7 +10,7 @@ import pytest
 from kinst.core.columns import Scanned, columns_of
 from kinst.core.errors import AbsentError, KinstError
 from kinst.core.instruction import Instruction
-from kinst.core.kernel import Timer
+from kinst.core.kernel import Exits, Timer
 from kinst.core.probe import Function, Gap, ProbePattern
 from kinst.core.system import Tracepoint
 from kinst.providers import load_all
@@ -31,10 +31,8 @@ class FakeKernel:
     def instructions(self, function: Function) -> Sequence[Instruction]:
         return [Instruction(a, c, "?") for a, c in CODE]
 
-    def plain_exits(
-        self, functions: Sequence[Function]
-    ) -> Sequence[Sequence[tuple[int, bytes, bool]] | None]:
-        return [None] * len(functions)
+    def exits(self, functions: Sequence[Function]) -> Sequence[Exits]:
+        return [Exits([one], []) for one in functions]
 
     def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
         return []

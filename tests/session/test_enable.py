@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 
 from kinst.core.errors import DError
+from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_NONE
 from kinst.core.probe import ProbePattern
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_programs, parse_option
+from kinst.isa import load
 from kinst.providers import load_all
 from kinst.session.descriptions import naming, wants_kernel
-from kinst.session.enable import enable
+from kinst.session.enable import (
+    enable,
+    with_conditions,
+    with_few_conditions,
+    with_read_arguments,
+)
+from kinst.session.values import EnabledSite
 from tests.fake_kernel import FakeKernel
 
 KERNEL = FakeKernel([("plain", 0x1000, ["0f1f440000", "c3"])])
@@ -98,3 +106,48 @@ def test_no_more_than_there_is_room_for() -> None:
     assert [str(e.probe.name) for e in enabled] == ["kinst:vmlinux:plain:0", "dtrace:::BEGIN"]
     assert enabled[0].clauses == (0, 1, 1) and left == ["kinst:vmlinux:plain:5"]
     assert matched == {0: 1, 1: 3}
+
+
+INDIRECT = FakeKernel([(f"f{n}", 0xFFFFFFFF81000000 + 64 * n, ["90", "ffe0"]) for n in range(40)])
+
+
+def returns_of(kernel: FakeKernel, text: str) -> tuple[typed.TypedProgram, tuple[EnabledSite, ...]]:
+    compiled = program(text)
+    return compiled, enable(compiled, load_all(), kernel, zero=False)[0]
+
+
+def test_conditions_that_differ_in_addresses_are_one() -> None:
+    compiled, before = returns_of(INDIRECT, "fbt:::return { @ = count(); }")
+    assert len({e.condition for e in before}) == 40
+    after = with_few_conditions(before)
+    (condition,) = {e.condition for e in after}
+    for one, other in zip(before, after, strict=True):
+        values = {
+            f"(uint64_t)arg{n}": f"{argument.value % (1 << 64):#x}"
+            for n, argument in enumerate(other.arguments)
+            if argument.kind == ARGUMENT_CONSTANT and n > 1
+        }
+        again = condition
+        for name, value in values.items():
+            again = again.replace(name, value)
+        assert again == one.condition and other.arguments[:2] == one.arguments
+    clauses = with_conditions(compiled, after, load("amd64"))[0].clauses
+    assert len(clauses) == len(compiled.clauses) + 1
+
+
+def test_few_conditions_stay() -> None:
+    """A predicate on constants can be tested without a call."""
+    few = FakeKernel(INDIRECT.sources[:8])
+    _, before = returns_of(few, "fbt:::return { @ = count(); }")
+    assert with_few_conditions(before) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [("@ = count()", ()), ("@[arg0] = count()", (0,)), ("@[arg1] = count()", (1,))],
+)
+def test_arguments_that_no_clause_reads(text: str, read: tuple[int, ...]) -> None:
+    compiled, before = returns_of(KERNEL, f"fbt:::return {{ {text}; }}")
+    (site,), (whole,) = with_read_arguments(compiled, before), before
+    kept = {n: one for n, one in enumerate(site.arguments) if one.kind != ARGUMENT_NONE}
+    assert kept == {n: whole.arguments[n] for n in read}

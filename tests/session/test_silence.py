@@ -12,11 +12,11 @@ from kinst.session.silence import Quiet, last_words, reason
     [
         (
             Quiet(1, False, False, True),
-            "1 instruction is planted, and none has run for 2 s: the guest",
+            "1 instruction is planted, and none has run for 2 s: it was planted after the guest's",
         ),
         (
             Quiet(75, False, False, True),
-            "the guest has booted and is idle; -c or --shell gives it work",
+            "they were planted after the guest's boot, and the guest is idle; -c or --shell g",
         ),
         (
             Quiet(75, False, False, False),
@@ -27,7 +27,7 @@ from kinst.session.silence import Quiet, last_words, reason
         (Quiet(1, False, True, False), "none has run for 2 s: the command has not come to it"),
         (
             Quiet(75, False, False, True, leaves_traces=False),
-            "75 instructions are planted, and no clause has recorded anything for 2 s: the guest",
+            "75 instructions are planted, and no clause has recorded anything for 2 s: they were",
         ),
         (Quiet(75, True, False, True), "probes fire; aggregations are printed when the trace ends"),
     ],
@@ -53,6 +53,7 @@ def test_nothing_to_say(quiet: Quiet) -> None:
     [
         (Quiet(1, False, True, True), "no probe fired: 1 instruction was planted while the comm"),
         (Quiet(75, False, False, False), "75 instructions were planted while the trace ran"),
+        (Quiet(1, False, False, True), "planted while the trace ran, after the guest's boot"),
         (Quiet(75, False, True, True, leaves_traces=False), ""),
         (Quiet(75, True, True, True), ""),
         (Quiet(0, False, False, True), ""),

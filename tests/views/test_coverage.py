@@ -4,7 +4,10 @@ back, drcov's by an independent reader."""
 from __future__ import annotations
 
 import re
+import shutil
 import struct
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +19,10 @@ from kinst.views.coverage import BranchWay, Coverage, Total, counts_by_address, 
 from kinst.views.coverage_text import new_text, summary
 from kinst.views.drcov import DrcovModule, drcov, pieces_that_ran
 from kinst.views.flow import solve
-from kinst.views.lcov import lcov_text, read_lcov
+from kinst.views.lcov import absent_source, lcov_text, read_lcov
 from tests.views.made_code import BASE, LOOP, STEP
+
+GENHTML = shutil.which("genhtml")
 
 # Eight instructions of four bytes.  Line 10 of a.c, line 3 of b.h twice (two copies of an inline
 # function, the second of which has a gap), line 11 and line 12 of a.c; the last has no line.
@@ -140,6 +145,25 @@ def test_lcov() -> None:
         "DA:1,1", "DA:2,6", "DA:3,5", "DA:4,5", "DA:5,5", "DA:6,1", "LF:6", "LH:6",
         "end_of_record",
     ]  # fmt: skip
+
+
+def test_source_that_genhtml_does_not_find(tmp_path: Path) -> None:
+    """genhtml stops exactly if there is a message, but not with the option that it names."""
+    info, found = tmp_path / "l.info", loop(5, 5)
+    for folder, there in (("", False), (str(tmp_path), False), (str(tmp_path), True)):
+        if there:
+            (tmp_path / "l.c").write_text("int made;\n" * 6)
+        said = absent_source(found, folder, "l.info")
+        assert bool(said) != there
+        assert ("--source DIR" in said) == (not folder)
+        info.write_text(lcov_text(found, folder))
+        for options in ((), ("--ignore-errors", "source")):
+            if GENHTML:
+                made = subprocess.run(
+                    [GENHTML, *options, info, "-o", tmp_path / "html"],
+                    cwd=tmp_path, capture_output=True,
+                )  # fmt: skip
+                assert (made.returncode == 0) == (there or bool(options)), made
 
 
 @pytest.mark.parametrize("found", [loop(5, 2), loop(-1, 0), covered(5, 0, 2, 2, 7, 3, 1, 0)])

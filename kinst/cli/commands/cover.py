@@ -60,7 +60,7 @@ files, or a folder, as in the kernel's source: fs/read_write.c, 'fs/*.c', fs/ext
 {option_rows(OPTIONS)}
 Which code of the file system does ls run?
   kinst cover 'fs/*.c' --html ls.html -c 'ls -lR /proc/self >/dev/null'
-As a folder of pages by genhtml, which needs the source:
+As a folder of pages by genhtml, which needs the source (--html does not):
   kinst cover 'fs/*.c' --source linux -o ls.info -c 'ls -lR /proc/self >/dev/null'
   genhtml --ignore-errors source ls.info -o html
 And which of it does cat not run?
@@ -114,9 +114,12 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
             reached, found.lines, title, [f"Linux {release}"] if release else [], found.missing
         )  # fmt: skip
         outcome.put(page, own["--html"])
-    text = lcov.lcov_text(reached, source if Path(source).is_dir() else "")
+    folder = source if Path(source).is_dir() else ""
+    text = lcov.lcov_text(reached, folder)
     if request.output:
         outcome.put(text, request.output)
+        if absent := lcov.absent_source(reached, folder, request.output):
+            say(f"kinst: {absent}")
     if before is not None:
         now = lcov.read_lcov(text.splitlines(), "this run")
         write(sys.stdout, coverage_text.new_text(now, before, own["--since"]))

@@ -1,5 +1,5 @@
-"""Code of many amd64 trampolines whose probes only count, made together with numpy. The code of
-each trampoline is byte for byte what trampoline.py makes.
+"""Code of many amd64 trampolines whose probes only count, or only make one call, made together with
+numpy. The code of each trampoline is byte for byte what trampoline.py makes.
 
     [nop]  if unplanting must be able to replace the first instruction by a jump (Onward.head), and
            the trampoline does not begin with counting
@@ -7,6 +7,7 @@ each trampoline is byte for byte what trampoline.py makes.
            zone
     inc gs:[...]  for each counter
     [add al, 127; sahf; pop rax]  if flags are live
+    [a frame of saved registers; mov rdi, argument; call]  if the probe makes a call
     the displaced instruction, with a new distance or displacement
     [jmp]  back, if control can run off the end and the next trampoline is elsewhere
 
@@ -50,12 +51,23 @@ from kinst.isa.amd64.marks import (
     distances,
     leads,
 )
-from kinst.isa.amd64.trampoline import COUNT_OPCODE
+from kinst.isa.amd64.registers import PC_SLOT
+from kinst.isa.amd64.trampoline import COUNT_OPCODE, call_frame
 
 _COUNT_SIZE = len(e.increment_gs(0))
 _BRANCH_SIZE, _PUSH_SIZE = len(e.branch(0, 0, 0)), len(e.push_value(0))
+_LOAD = e.load_value(e.RDI, -1)[:-4]  # the argument follows: a negative number of 32 bits
 _MARGIN = 1 << 12  # more than the bytes of any trampoline
 _REACH = 1 << 31
+
+
+class _Frame:
+    """Code around a call, with its argument and its distance left out."""
+
+    def __init__(self, slots: frozenset[int]) -> None:
+        before, self.after = call_frame(slots, 0)
+        self.before = before + _LOAD
+        self.size = len(self.before) + 4 + e.JUMP_SIZE + len(self.after)
 
 
 class _Shape:
@@ -71,6 +83,10 @@ class _Shape:
         self.nop = batch.head & (self.saved | (count == 0))
         self.counts_at = self.nop * len(e.NOP5) + self.saved * len(save)
         self.work = self.counts_at + count * _COUNT_SIZE + self.saved * len(restore)
+        self.frames = [_Frame(slots) for _, slots in batch.calls]
+        if self.frames:
+            called = np.array([frame.size for frame in self.frames])
+            self.work += np.where(batch.call >= 0, called[batch.call], 0)
         sizes = np.zeros(KIND + 1, np.int64)
         sizes[[JUMP, BRANCH, CALL]] = e.JUMP_SIZE, _BRANCH_SIZE, _PUSH_SIZE + e.JUMP_SIZE
         self.copied = sizes[self.kind] == 0
@@ -91,6 +107,14 @@ def trampoline_sizes(batch: TrampolineBatch, red_zone: bool = False) -> I32:
     fits &= _reached(goal, batch)
     fits &= (shape.kind != CALL) | _fits32(after.view(np.int64))
     fits &= _fits32(batch.counters).all(axis=1)
+    calling = batch.call >= 0
+    if calling.any():
+        argument = batch.argument.view(np.int64)
+        # Elsewhere, the frame or the code that loads the argument has another size.
+        alike = np.array([PC_SLOT not in slots for _, slots in batch.calls])[batch.call]
+        entry = np.array([entry for entry, _ in batch.calls], np.uint64)[batch.call]
+        fits &= ~calling | (alike & (argument < 0) & (argument >= -_REACH))
+        fits &= ~calling | (_reached(entry, batch) & (not red_zone))
     fits &= batch.high - batch.low < _REACH
     return np.where(fits, shape.size, -1).astype(np.int32)
 
@@ -125,6 +149,16 @@ def trampolines(
         _put32(out, at + len(COUNT_OPCODE), batch.counters[there, column])
     displaced = start + shape.work
     _put(out, (displaced - len(restore))[shape.saved], restore)
+    for k, ((entry, _), frame) in enumerate(zip(batch.calls, shape.frames, strict=True)):
+        rows = np.flatnonzero(batch.call == k)
+        at = (start + nop)[rows]
+        _put(out, at, frame.before)
+        _put32(out, at + len(frame.before), batch.argument[rows].view(np.int64))
+        call = at + len(frame.before) + 4
+        _put(out, call, b"\xe8")
+        end = to[rows] + (call + e.JUMP_SIZE - start[rows]).view(np.uint64)
+        _put32(out, call + 1, (np.uint64(entry) - end).view(np.int64))
+        _put(out, call + e.JUMP_SIZE, frame.after)
 
     def aimed(which: Bools, at: I64, target: U64) -> None:
         """Write the branch distances of some trampolines into `out`: 4 bytes at offset `at`, which

@@ -80,6 +80,24 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes
         bodies: the work; at least one body is a call.
     """
     slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
+    code, end = call_frame(slots, site.address)
+    for body in bodies:
+        if isinstance(body, CallBody):
+            code += e.load_value(e.RDI, body.argument)
+            code += e.call(to + len(code), body.entry)
+        else:
+            code += count(body)
+    return code + end
+
+
+def call_frame(slots: frozenset[int], address: int) -> tuple[bytes, bytes]:
+    """Return code that makes a frame of saved registers for calls, and code that removes the frame
+    after them.
+
+    Args:
+        slots: the slots of the frame to fill.
+        address: address of the site. The code depends on it only if PC_SLOT is one of `slots`.
+    """
     stored = sorted(slots - r.PUSHED)
     lowest = stored[0] if stored else r.LOWEST_PUSHED
     reserved = (r.LOWEST_PUSHED - lowest) * _WORD
@@ -87,32 +105,26 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes
     if reserved:
         code += e.lea(e.RSP, -reserved)
     for slot in stored:
-        code += _fill(slot, (slot - lowest) * _WORD, (r.FRAME_SLOTS - lowest) * _WORD, site)
+        code += _fill(slot, (slot - lowest) * _WORD, (r.FRAME_SLOTS - lowest) * _WORD, address)
     code += e.lea(e.RSI, -lowest * _WORD) if lowest else e.move(e.RSI, e.RSP)
-    for body in bodies:
-        if isinstance(body, CallBody):
-            code += e.load_value(e.RDI, body.argument)
-            code += e.call(to + len(code), body.entry)
-        else:
-            code += count(body)
-    if reserved:
-        code += e.lea(e.RSP, reserved)
-    return code + e.pop(e.RDI) + e.pop(e.RSI) + e.pop(e.R11) + e.POPFQ
+    end = e.lea(e.RSP, reserved) if reserved else b""
+    return code, end + e.pop(e.RDI) + e.pop(e.RSI) + e.pop(e.R11) + e.POPFQ
 
 
-def _fill(slot: int, offset: int, frame_end: int, site: Site) -> bytes:
+def _fill(slot: int, offset: int, frame_end: int, address: int) -> bytes:
     """Return code that stores the value that a register has at the site, in the register's frame
     slot at [rsp + offset]. The code may change rdi, rsi and r11.
 
     Args:
         frame_end: bytes by which rsp is below its value at the site.
+        address: address of the site.
     """
     if slot in r.GENERAL:
         return e.store(offset, r.GENERAL[slot])
     if slot == r.SP_SLOT:
         return e.lea(e.RDI, frame_end) + e.store(offset, e.RDI)
     if slot == r.PC_SLOT:
-        return e.store_value(offset, site.address, e.RDI)
+        return e.store_value(offset, address, e.RDI)
     if slot in r.SEGMENT:
         return e.read_segment(e.RDI, r.SEGMENT[slot]) + e.store(offset, e.RDI)
     # rdmsr returns its value in edx:eax.

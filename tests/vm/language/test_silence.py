@@ -16,7 +16,7 @@ def test_an_idle_guest() -> None:
     trace = Running("-n", PROBE)
     seen = trace.until(lambda result: "is idle" in result.err)
     assert (
-        "1 instruction is planted, and none has run for 2 s: the guest has booted and is idle"
+        "1 instruction is planted, and none has run for 2 s: it was planted after the guest's boot"
         in seen.err
     )
     trace.stop()
