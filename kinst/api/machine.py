@@ -387,14 +387,14 @@ class Machine:
             workspace.stand(among, call_sites=compiled.plant.call_sites)
             enabled = self._enabled(expanded, given=given)
             count = len(enabled.enabled)
-            where: Callable[[float], None] = ignore
-            code: Callable[[float], None] = ignore
+            placing: Callable[[float], None] = ignore
+            coding: Callable[[float], None] = ignore
             if among is None and count >= MANY_PROBES:
                 work, part = f"planning {count:,} probes", self._report.part
-                where = part(f"{work}: where each is planted", 0.0, PLACED_PART)
-                code = part(f"{work}: their code", PLACED_PART, 1.0)
-            placed = place(enabled, workspace, self._report.leave_out, where)
-            made = plan(placed, workspace.machine, workspace.ended, code)
+                placing = part(f"{work}: where each is planted", 0.0, PLACED_PART)
+                coding = part(f"{work}: their code", PLACED_PART, 1.0)
+            placed = place(enabled, workspace, self._report.leave_out, placing)
+            made = plan(placed, workspace.machine, workspace.ended, coding)
         for site, reason in made.sites.refused:
             where = f"{site.function.name}+{site.offset}"
             self._report.leave_out(f"kinst: {where} is left out: {reason}")
