@@ -37,4 +37,4 @@ def test_of_functions_of_a_kernel(prepared: Prepared) -> None:
         assert found == expected, function
         split += len(parts) > 1
         conditional += any(condition for *_, condition, _ in found)
-    assert split > 50 and conditional > 50
+    assert split > 50 and conditional > 10
