@@ -229,8 +229,8 @@ class Machine:
         self._check_open()
         if not self._has_kernel:
             raise KinstError(
-                "this machine has no kernel: it runs BEGIN, END and tick alone",
-                "kinst.boot() or kinst.attach()",
+                "this machine has no kernel: it runs only BEGIN, END and tick probes",
+                "kinst.boot() and kinst.attach() make machines with a kernel",
             )
         self._start(program)
 
@@ -315,7 +315,10 @@ class Machine:
         if not isinstance(program, Program):
             return self.compile(program, options, arguments)
         if options or arguments:
-            raise KinstError("options and arguments are given when a program is compiled")
+            raise KinstError(
+                "the program is compiled already: its options and arguments cannot be changed",
+                "give them to compile()",
+            )
         return program
 
     def needs_kernel(self, program: Program, *, listed: bool = False) -> bool:

@@ -48,7 +48,10 @@ def made_by(programs: Sequence[ProgramText], functions: Sequence[str]) -> list[s
         for made in re.finditer(rf"=\s*({'|'.join(functions)})\s*\(", one.text):
             before = list(_NAMED.finditer(one.text, 0, made.start()))
             if not before:
-                raise KinstError(f"{made[0]}: no aggregation before it", "--by NAME says which")
+                raise KinstError(
+                    f"the aggregation of `{made[0]}` is not known: no @NAME stands before it",
+                    "--by NAME names the aggregation",
+                )
             names[before[-1][1] or ""] = None
     return list(names)
 

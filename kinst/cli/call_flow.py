@@ -116,7 +116,9 @@ class _Follower:
         out = partial(write, sys.stderr) if shown else _nothing
         found, status = finished(trace, request, self._interrupts, out, see)
         if lost:
-            raise KinstError("the call has more records than there is room for", "-b 16m")
+            raise KinstError(
+                "the call has more records than fit into the buffer", "-b 16m enlarges it"
+            )
         return _Round(found, records, trace.left_out, status)
 
 
@@ -186,7 +188,9 @@ def _traced(
     first = follower.run(finding, find, shown=False)
     names, refused = found_functions(first.aggregations), dict(first.left_out)
     if root not in names:
-        raise KinstError(f"{root[1]} was not called", "-c CMD, or --if PREDICATE")
+        raise KinstError(
+            f"{root[1]} was not called", "use a command (-c) or a condition (--if) that calls it"
+        )
     call = _followed(machine, follower, root, condition, names, refused)
     for _ in range(ROUNDS - 1):
         missing = [one for one in call.unfollowed if not _reason(one, refused)]
@@ -264,7 +268,10 @@ def _followed(
     refused |= traced.left_out
     tree = tracing.tree(traced.records)
     if tree is None:
-        raise KinstError(f"{root[1]} was not called again", "--if PREDICATE")
+        raise KinstError(
+            f"{root[1]} was not called when the command ran again",
+            "use a condition (--if) that selects a call of each run",
+        )
     unfollowed = tracing.unfollowed(tree, traced.aggregations)
     parts = inlined_parts(tracing.codes, functions)
     caller = tracing.caller(traced.records)

@@ -161,12 +161,13 @@ def target_machine(
     """
     if "cpu" not in facts.builtins and not facts.only_counts:
         raise KinstError(
-            f"the CPU number of this kernel ({facts.os} {facts.release}) cannot be found",
+            f"kinst does not know where {facts.os} {facts.release} keeps the number of a CPU",
             "probes can only be stop-planted",
         )
     if not facts.nofault_read and not facts.only_counts:
         raise KinstError(
-            f"{facts.os} {facts.release} has no known read function that cannot fault",
+            f"kinst knows no function of {facts.os} {facts.release} that reads memory without"
+            " faulting",
             "probes can only be stop-planted",
         )
     return CodeMachine(

@@ -48,7 +48,7 @@ def _cpu(unit: Unit, code: IrFunction, frame: IrValue) -> tuple[IrValue, IrValue
         return code.load(64, code.add(frame, offset)), const(machine.scratch.cpus)
     value: Lowered = read_access(code, machine, machine.builtins["cpu"])
     if isinstance(value, Text):
-        raise KinstError(f"{machine.name}: the CPU number is text")
+        raise KinstError(f"{machine.name}: the value of the built-in cpu is text, not a number")
     wide = code.convert(value, 64, signed=False)
     return wide, wide
 

@@ -222,7 +222,9 @@ class Interpreter:
         for clause in np.unique(records.clauses).tolist():
             expected = self._sizes.get(clause, 0)
             if not expected or bool((sizes[records.clauses == clause] != expected).any()):
-                raise TargetError(f"a record of clause {clause} is corrupt: not {expected} bytes")
+                raise TargetError(
+                    f"a record of clause {clause} is corrupt: its size is not {expected} bytes"
+                )
 
     def _batches(
         self,

@@ -70,7 +70,7 @@ class Leaf:
 
 
 def _no_tables(_table: int) -> int:
-    raise TargetError("kinst maps nothing in page tables of this kind")
+    raise TargetError("kinst cannot map memory in page tables of this kind")
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,9 @@ class Btf:
         KinstError for a bit-field, or if the structure or member does not exist."""
         member = self.member(struct, path)
         if member.bits:
-            raise KinstError(f"{self._where}: {struct}.{path} is a bitfield of {member.bits} bits")
+            raise KinstError(
+                f"{self._where}: {struct}.{path} is a bit-field, which has no offset in bytes"
+            )
         return member.offset
 
     def has(self, struct: str, path: str = "") -> bool:
@@ -294,7 +296,9 @@ def _index(words: U32, where: str) -> U32:
         info = infos[at + 1]
         kind = info >> 24 & 31
         if not KIND_INT <= kind <= KIND_ENUM64:
-            raise KinstError(f"{where}: damaged .BTF: type {len(starts) + 1} is of kind {kind}")
+            raise KinstError(
+                f"{where}: damaged .BTF: type {len(starts) + 1} has unknown kind {kind}"
+            )
         add(at)
         at += extra_fixed[kind] + extra_entry[kind] * (info & 0xFFFF)
     if at != end:

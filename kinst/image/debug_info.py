@@ -281,7 +281,7 @@ class DebugInfo:
             ]
             raise AmbiguousNameError(
                 f"{name} is ambiguous: {', '.join(shown[:-1])} and {shown[-1]}",
-                "write the number; compared with a value of its type, a name is that type's",
+                "write the number, or compare the name with a value of its enumeration",
             )
         return enumerators[0] if enumerators else None
 

@@ -124,7 +124,7 @@ def open_orc(elf: Elf) -> Orc | None:
     raw = elf.data(rules)
     if len(raw) != len(distances) * ENTRY.itemsize:
         raise KinstError(
-            f"{elf.path}: .orc_unwind has {len(raw)} bytes for {len(distances)} places: "
+            f"{elf.path}: .orc_unwind has {len(raw)} bytes for {len(distances)} addresses: "
             "not an ORC layout that kinst knows"
         )
     entries = np.frombuffer(raw, dtype=ENTRY)

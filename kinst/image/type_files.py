@@ -160,7 +160,7 @@ class FileTypes:
             if type_ is not None:
                 return type_
         if not looked_in:
-            raise KinstError(f"{module or KERNEL} has no debug information: no local variables")
+            raise KinstError(f"{module or KERNEL} has no debug information about local variables")
         return None
 
     def locals(self, function: str, module: str = "") -> Sequence[str]:

@@ -278,5 +278,5 @@ def _headers(data: bytearray, sections: Sequence[ElfSection]) -> list[bytes]:
     header = HEADER.unpack_from(data)
     start, size = header[6], header[11]
     if size != SECTION.size:
-        raise KinstError(f"section headers of {size} bytes")
+        raise KinstError(f"the kernel in the boot image has section headers of {size} bytes")
     return [bytes(data[start + i * size : start + i * size + size]) for i in range(len(sections))]

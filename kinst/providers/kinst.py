@@ -103,7 +103,8 @@ class KinstProvider(Provider):
         if pattern.name in ("entry", "return"):
             # In programs, kinst.sugar has replaced these names before.
             raise KinstError(
-                f"{pattern}: not an instruction of a function", f"fbt::{pattern.function}:"
+                f"{pattern.name} is no instruction of a function",
+                f"fbt::{pattern.function}:{pattern.name}",
             )
         offset = _offset(pattern.name) if pattern.name else None
         if offset is None:

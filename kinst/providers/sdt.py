@@ -41,7 +41,9 @@ class SdtProvider(Provider):
             return None
         _, *own = prototype.parameters  # the first one belongs to the tracer
         if any(isinstance(type_, StructType) for type_ in own):
-            raise KinstError(f"the tracepoint {pattern.name} passes a structure")
+            raise KinstError(
+                f"the tracepoint {pattern.name} passes a structure, which args[] cannot show"
+            )
         return own
 
     def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Iterator[Found]:

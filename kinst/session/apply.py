@@ -241,7 +241,10 @@ class PlantedStopped:
         for stopped in plan.placement.stopped:
             self._insert_stop(stopped.enabled, stopped.site.address)
         if switches and not self._switch(switches, on=True):
-            raise KinstError("the kernel does not finish changing its switches", "run kinst again")
+            raise KinstError(
+                "the kernel has not finished switching on the code of tracepoints (static keys)",
+                "run kinst again",
+            )
         return told
 
     def _switch(self, switches: frozenset[int], *, on: bool) -> bool:

@@ -439,7 +439,9 @@ class ImageLocals:
             f for p in self._providers.values() for f in p.match(pattern, self._kernel) if f.site
         ]
         if not found:
-            raise KinstError(f"{pattern}: local variables are read at instructions of functions")
+            raise KinstError(
+                f"{pattern}: local variables can be read only at instructions of functions"
+            )
         # In the provider kinst each instruction is a probe of its own; in fbt it is not.
         fixed = len({f.name for f in found}) < len(found)
         made = []
@@ -489,7 +491,7 @@ class ImageLocals:
         debug, linked, move = self._linked(function.module or KERNEL, address)
         found = debug.locals(self._registers, self._calls)
         if found is None:
-            raise KinstError(f"{debug.module} has no debug information: no local variables")
+            raise KinstError(f"{debug.module} has no debug information about local variables")
         rule = self._frame_address(address)
         cfa = None if rule is None else f"(regs[{rule[0]}] + {rule[1]})"
         first = self._kernel.parts(function)[0].address == address

@@ -250,11 +250,12 @@ def with_vmlinux(request: Request, report: Report) -> Request:
     build = of_host().running_build(_reported(chain([first], memory), report.progress))
     if build is None:
         raise KinstError(
-            "the kernel there is not known: its memory has no VMCOREINFO note with a build-id",
+            "kinst cannot tell which kernel runs in the machine: the memory has no VMCOREINFO note"
+            " with a build-id",
             "--kernel VMLINUX, or --build DIR",
         )
     path: Path = _module("kernels.vmlinux_search").find_vmlinux(build, report.progress)
-    report.say(f"kinst: the kernel there is {build.release}, whose vmlinux is {path}")
+    report.say(f"kinst: the machine runs kernel {build.release}; its vmlinux is {path}")
     return replace(request, machine=replace(options, debug=str(path)))
 
 

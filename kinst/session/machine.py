@@ -160,7 +160,7 @@ def frames_finder(
         try:
             cfi = image.debug.cfi if image is not None else None
         except KinstError as error:
-            say(f"kinst: no callers in module {module.name}: {error}")
+            say(f"kinst: the built-in caller is 0 in module {module.name}: {error}")
             return None
         return ModuleFrames(cfi.rule, image.back) if image is not None and cfi is not None else None
 

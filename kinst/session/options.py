@@ -43,7 +43,7 @@ def _preprocessor(name: str, value: str, help_text: str) -> Option:
 
 def _command(text: str) -> str:
     if not text.strip():
-        raise KinstError("no command")
+        raise KinstError("the command is empty")
     return text
 
 
@@ -53,7 +53,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < math.inf:
-        raise KinstError("not a number of seconds", "1.5 is one")
+        raise KinstError("the value is not a number of seconds", "1.5 is one")
     return seconds
 
 

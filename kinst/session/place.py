@@ -367,7 +367,7 @@ def _check_end(running: Sequence[EnabledSite], layout: ProgramLayout, bufsize: i
     need = sum(one.size for one in layout.clauses if one.clause in ends)
     if need > bufsize:
         message = "could not enable tracing: END enablings exceed size of principal buffer"
-        raise KinstError(f"{message} ({need} bytes)", "a larger bufsize")
+        raise KinstError(f"{message} ({need} bytes)", "use a larger bufsize")
 
 
 def lay_out_scratch(

@@ -318,9 +318,10 @@ class PlantedMachine:
             if self._planted.hidden and not self._target.abilities.boots:
                 tracer = self._machine.facts.tracer
                 report.say(
-                    f"kinst: warning: {tracer} is in use: until that kernel boots again it leaves"
-                    f" {self._planted.hidden} functions alone that were planted, and tracers or"
-                    " livepatches put on them meanwhile have no effect"
+                    f"kinst: warning: {tracer} is in use, and cannot trace the"
+                    f" {self._planted.hidden} functions that kinst has planted until the traced"
+                    " kernel boots again; tracers and livepatches of these functions have no"
+                    " effect until then"
                 )
             time.sleep(SETTLE_SECONDS)
         except TargetError as error:

@@ -231,7 +231,7 @@ class _Expander:
         if len(names) > MOST_NAMES:
             raise KinstError(
                 f"{pattern} means {len(names)} functions, more than {MOST_NAMES}",
-                "a narrower glob",
+                "use a narrower glob",
             )
         always: list[_Named] = []
         sometimes: list[tuple[str, _Named]] = []

@@ -216,7 +216,8 @@ class _ClauseSplitter:
                 rows.append(of_instruction)
         if len(keys) > 1 and any(place.fixed for place in instructions):
             message = (
-                f"{description.pattern}: its instructions have the variables in different places"
+                f"{description.pattern}: at its instructions the variables are in different"
+                " registers or memory"
             )
             raise DError(message, description.span, "D_UNKNOWN", "name the instructions")
         return missing
@@ -378,7 +379,8 @@ def _whole(local: Local, span: Span) -> tree.ExprNode:
         )
     if isinstance(local.type, ArrayType | FloatType | VoidType):
         raise KinstError(
-            f"{local.name} ({local.type}) is not in memory, where alone its type can be read"
+            f"{local.name} is in a register or optimised out, and kinst reads its type"
+            f" ({local.type}) only from memory"
         )
     return tree.TypedNode(span, local.type, _parsed(_value(local), span), False)
 
@@ -396,7 +398,9 @@ def _value(local: Local) -> str:
         text = piece.text
         if piece.kind == "memory":
             if piece.size not in (1, 2, 4, 8):
-                raise KinstError(f"{local.name} is in pieces of {piece.size} bytes")
+                raise KinstError(
+                    f"{local.name} is in pieces of {piece.size} bytes, which kinst cannot join"
+                )
             text = f"(uint64_t)*(uint{8 * piece.size}_t *)({text})"
         mask = (1 << 8 * piece.size) - 1
         parts.append(f"((({text}) & {mask:#x}ull) << {8 * at})")
@@ -409,7 +413,7 @@ def _member(local: Local, name: str) -> Local:
     structure that is not in memory. Raises KinstError.
     """
     if not isinstance(local.type, StructType):
-        raise KinstError(f"{local.name} is no structure")
+        raise KinstError(f"{local.name} is not a structure")
     member = local.type.member(name)
     if member is None:
         raise KinstError(f"{name} is not a member of {local.type}")
@@ -418,7 +422,7 @@ def _member(local: Local, name: str) -> Local:
         whole = _value(_slice(local, 0, local.type.size, INT64, label))
         up = 64 - member.bits - member.bit
         if up < 0:
-            raise KinstError(f"{label} is in more than one register")
+            raise KinstError(f"{label} is in more than one register, which kinst cannot join")
         signed = "int64_t" if getattr(member.type, "signed", False) else "uint64_t"
         text = f"(({signed})(({whole}) << {up}) >> {64 - member.bits})"
         return Local(label, member.type, local.function, (LocalPiece("value", text),))

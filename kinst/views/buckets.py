@@ -55,7 +55,9 @@ def chosen(names: Iterable[tuple[str, str]], by: str) -> str:
             "nothing to draw: no distribution", "quantize(), lquantize() and llquantize() make some"
         )
     if len(names_found) > 1:
-        raise KinstError(f"there are {len(names_found)} distributions", f"--by names one: {shown}")
+        raise KinstError(
+            f"there are {len(names_found)} distributions", f"choose one with --by: {shown}"
+        )
     return names_found[0]
 
 

@@ -103,7 +103,10 @@ def describe(rsp: Rsp, fallback: Sequence[tuple[str, int]] = ()) -> tuple[Regist
             if tag == "include":
                 included = node.get("href", "")
                 if not included.isprintable():
-                    raise TargetError(f"the GDB stub's {annex} includes {included[:40]!r}")
+                    raise TargetError(
+                        f"the GDB stub's {annex} includes a file of the invalid name"
+                        f" {included[:40]!r}"
+                    )
                 includes.append(included)
             elif tag == "reg":
                 try:
@@ -188,7 +191,9 @@ class Registers(Mapping[str, int]):
         if not names:
             return
         if self._expired:
-            raise TargetError(f"the machine has run on since its {names[0]} could be read")
+            raise TargetError(
+                f"the register {names[0]} cannot be read any more: the machine has resumed"
+            )
         registers = [self._asked.pop(name) for name in names]
         select = self._rsp.select_request(self._thread)
         replies = self._rsp.pipeline([*select, *(b"p%x" % r.number for r in registers)])
@@ -284,4 +289,6 @@ def _number(text: bytes) -> int:
     try:
         return int.from_bytes(bytes.fromhex(text.decode("ascii")), "little")
     except ValueError as error:
-        raise TargetError(f"the GDB stub says that a register holds {text[:40]!r}") from error
+        raise TargetError(
+            f"the GDB stub gives a register the invalid value {text[:40]!r}"
+        ) from error

@@ -581,7 +581,7 @@ def _thread_names(text: bytes) -> list[str]:
     names = text.decode("ascii", "replace").split(",")
     for name in names:
         if not _THREAD_ID.fullmatch(name):
-            raise TargetError(f"the GDB stub calls a CPU thread {name[:40]!r}")
+            raise TargetError(f"the GDB stub gives a CPU thread the invalid id {name[:40]!r}")
     return names
 
 

@@ -209,7 +209,7 @@ class TracedProgram:
                 return done.result(1.0)
             except TimeoutError:
                 if not self._thread.is_alive():
-                    raise TargetError(f"process {self.pid} is traced no more") from None
+                    raise TargetError(f"kinst does not trace process {self.pid} any more") from None
             except OSError as error:
                 raise TargetError(f"process {self.pid} has ended: {error.strerror}") from error
 

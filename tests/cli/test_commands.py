@@ -56,7 +56,8 @@ def test_each_has_help_and_is_named_in_the_others(
         (["flame", "-l", "-n", "BEGIN"], 2,
          "kinst: this command traces: it has no -l, -e, -S and --dump"
          " (kinst without a command has them)"),
-        (["cover", "-c", "ls"], 2, "kinst: cover of what? (kinst cover 'fs/*.c' -c CMD)"),
+        (["cover", "-c", "ls"], 2,
+         "kinst: no functions or files to cover (kinst cover 'fs/*.c' -c CMD)"),
         (["cover", "-n", "BEGIN", "vfs_read"], 2,
          "kinst: cover makes its own program and takes none (--if EXPR limits what it counts)"),
         (["cover", "--since", "/nosuch", "vfs_read"], 1,

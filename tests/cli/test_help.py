@@ -38,7 +38,7 @@ def test_help_begins_with_usage_and_three_one_liners(capsys: pytest.CaptureFixtu
             ["--kernel", "./6.12", "-n", "BEGIN"],
             "kinst: --kernel ./6.12 needs its vmlinux with symbols (--debug VMLINUX)",
         ),
-        (["-c", "", "-n", "BEGIN"], "kinst: -c: no command"),
+        (["-c", "", "-n", "BEGIN"], "kinst: -c: the command is empty"),
         (
             ["-n", "kinst::vfs_read:0", "/pid/", "{", "@=count()", "}"],
             "kinst: the shell has split the program after kinst::vfs_read:0"

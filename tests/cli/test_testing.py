@@ -104,7 +104,10 @@ def test_the_command_line_may_say_what_fails(tmp_path: Path) -> None:
     ("words", "message"),
     [
         ([], "no test files (kinst test FILE...)"),
-        (["-n", "BEGIN"], "tests are in files (kinst test FILE...)"),
+        (
+            ["-n", "BEGIN"],
+            "kinst test takes test files, not programs of -n, -s and the like (kinst test FILE...)",
+        ),
         (
             ["-l", "a.d"],
             "kinst test has no -l, -S, --dump and -o (kinst without a command has them)",

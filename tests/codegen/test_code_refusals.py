@@ -61,13 +61,13 @@ WITHOUT_THREAD = {name: access for name, access in BUILTINS.items() if name != "
         (
             {"builtins": BUILTINS | {"cpu": Access(CURRENT_AT, (0x20,), 16, string=True)}},
             "trace(1);",
-            "the CPU number is text",
+            "the value of the built-in cpu is text, not a number",
         ),
         ({}, "trace(cwd);", "paths of files are not available"),
         ({}, "trace(d_path((struct path *)arg0));", "paths of files are not available"),
         ({"user": UserMemory(READ, 0)}, 'copyoutstr("a", 5, 2);', "memory cannot be written"),
         ({}, "trace(*(char *)copyin(5, 1));", "memory cannot be read"),
-        ({}, "trace(progenyof(1));", "this kernel's parents are not known"),
+        ({}, "trace(progenyof(1));", "where this kernel keeps the parent"),
         ({"timestamp_asm": ""}, "trace(1);", "the clock of this kernel is not known"),
     ],
 )

@@ -403,7 +403,7 @@ def test_without_what_the_kernel_must_offer() -> None:
             user = UserMemory(READ, 0, Access(CURRENT_AT, (MM_OFFSET,), 8))
             return replace(super().target_machine(), user=user)
 
-    with pytest.raises(KinstError, match="where this kernel keeps it is not known"):
+    with pytest.raises(KinstError, match="where this kernel keeps the arguments"):
         fired("trace(execargs);", NoArguments)
 
 

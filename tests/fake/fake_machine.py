@@ -373,7 +373,7 @@ class FakeMachine(Target):
         return self.memory.read(address, size)
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
-        raise TargetError(f"{address:#x} is not an address of a process")
+        raise TargetError(f"{address:#x} is an address of the kernel, not of a process")
 
     def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
         assert not ranges or not self.running, "memory is looked through while the machine runs"

@@ -104,7 +104,7 @@ def test_a_system_that_stays_busy_is_left_as_it_was(
     monkeypatch.setattr(apply, "SWITCHING", 0.05)
     before, system = machine.text, Switching(machine)
     system.busy = 1 << 30
-    with pytest.raises(KinstError, match="does not finish changing its switches"):
+    with pytest.raises(KinstError, match="has not finished switching on the code of tracepoints"):
         trace(machine, "sdt:::point { @ = count(); }", WORK, system=system)
     assert not system.told and machine.text == before
 

@@ -63,7 +63,7 @@ def test_the_build_in_memory_is_taken(vmlinux: Path, monkeypatch: pytest.MonkeyP
     hold(monkeypatch, bytes(PAGE), bytes(PAGE) + NOTE.ljust(PAGE, b"\0"))
     said = Said()
     assert with_vmlinux(Request(ATTACHED), said.report).machine.debug == str(vmlinux)
-    assert said.texts == [f"kinst: the kernel there is {RELEASE}, whose vmlinux is {vmlinux}"]
+    assert said.texts == [f"kinst: the machine runs kernel {RELEASE}; its vmlinux is {vmlinux}"]
     assert not said.work
 
 

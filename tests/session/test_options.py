@@ -77,7 +77,7 @@ def test_boot_takes_what_the_option_that_needs_none_has() -> None:
         (
             ["--root", "/", "--copy", "/c"],
             {"root": "/", "copies": ["/c"]},
-            "{copies} and {root}: commands run on that folder and would not see the file",
+            "with {root}, commands see only that folder, not the file of {copies}",
         ),
         (
             ["--cpus", "3", "--qemu-arg", "-smp", "--qemu-arg", "2"],
@@ -89,8 +89,8 @@ def test_boot_takes_what_the_option_that_needs_none_has() -> None:
             {"accel": "tcg", "qemu_args": ["-accel", "kvm"]},
             "{accel} and -accel in {qemu_args} both say what runs the guest",
         ),
-        (["--cpus", "0"], {"cpus": 0}, "{cpus}: not a number of CPUs"),
-        (["--memory", "1k"], {"memory": "1k"}, "{memory}: too little to boot in"),
+        (["--cpus", "0"], {"cpus": 0}, "{cpus}: the value is not a number of CPUs"),
+        (["--memory", "1k"], {"memory": "1k"}, "{memory}: too little memory to boot in"),
     ],
 )
 def test_the_library_and_the_command_refuse_the_same(

@@ -138,7 +138,7 @@ def test_an_inline_copys_own() -> None:
          "there are n, p"),
         ("kinst::f:4 { x = locals->p.b; }", "D_UNKNOWN", "p.b is optimised out", "nearest"),
         ("kinst::f:4 { x = locals->p.c; }", "D_UNKNOWN", "c is not a member of", "nearest"),
-        ("kinst::f:4 { x = locals->n.c; }", "D_UNKNOWN", "n is no structure", "nearest"),
+        ("kinst::f:4 { x = locals->n.c; }", "D_UNKNOWN", "n is not a structure", "nearest"),
         ("kinst::f:4 { x = locals->p; }", "D_UNKNOWN", "not in memory, but in registers",
          "its members can be read"),
         ("kinst::f:4 { x = locals->row; }", "D_UNKNOWN", "is not in memory", "nearest"),
@@ -159,7 +159,9 @@ def test_probes_of_several_places() -> None:
     assert same.count("fbt::f:return") == 1 and "trace((int)regs[R_RBX]);" in same
     N[8] = "regs[R_R12]"
     try:
-        with pytest.raises(DError, match="its instructions have the variables in different places"):
+        with pytest.raises(
+            DError, match="at its instructions the variables are in different registers"
+        ):
             expanded("fbt::f:return { trace(locals->n); }")
     finally:
         N[8] = RBX

@@ -67,7 +67,7 @@ def test_which_one_is_drawn() -> None:
     have = [("a", "count"), ("q", "quantize"), ("l", "lquantize"), ("q", "quantize")]
     assert chosen(have, "@l") == "l" and chosen(have[:2], "") == "q"
     for given, by, message in (
-        (have, "", "there are 2 distributions (--by names one: @q, @l)"),
+        (have, "", "there are 2 distributions (choose one with --by: @q, @l)"),
         (have, "a", "there is no distribution @a (there is @q, @l)"),
         (have[:1], "", "nothing to draw: no distribution (quantize(), "),
     ):
@@ -179,7 +179,7 @@ def test_it_shows_its_program(capsys: pytest.CaptureFixture[str]) -> None:
         (["-o", "a.svg", "--every", "1s", "-n", "BEGIN { @ = count(); }"],
          "--every: the program has no distribution (--by NAME says which)"),
         (["-o", "a.svg", "--every", "1s", "a.json"],
-         "--every changes a program, and RESULT has none (leave it out)"),
+         "--every needs a program to trace, not a result file (leave --every out)"),
     ],
 )  # fmt: skip
 def test_a_wrong_command_line(

@@ -84,7 +84,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         return 0
     action, *names = rest
     if action != "clear":
-        raise UsageError(f"{action}: the cache knows only clear", "kinst cache clear KIND...")
+        raise UsageError(f"unknown action {action}", "kinst cache clear KIND...")
     by_name = {one.kind.name: one for one in cached}
     strange = next((name for name in names if name not in by_name), "")
     if strange or not names:

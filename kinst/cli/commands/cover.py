@@ -80,7 +80,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
             "cover makes its own program and takes none", "--if EXPR limits what it counts"
         )
     if not patterns:
-        raise UsageError("cover of what?", "kinst cover 'fs/*.c' -c CMD")
+        raise UsageError("no functions or files to cover", "kinst cover 'fs/*.c' -c CMD")
     # Report a wrong --source or --since before a guest boots.
     before = _saved(own["--since"]) if "--since" in own else None
     api.find_source(own.get("--source", ""), "")

@@ -71,7 +71,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     given = [own[name] for name in _SOURCES if name in own]
     level = own.get("--level", "line" if given else LEVELS[0])
     if given and (len(given) != len(_SOURCES) or level != "line"):
-        raise UsageError("--source-a and --source-b are given together, and only with --level line")
+        raise UsageError("give both --source-a and --source-b, and only with --level line")
     found = [api.find_source(name, "") for name in given]
     sources = [source for source in found if source is not None]
     a, b = (outcome.saved(path).aggregations for path in files)

@@ -62,7 +62,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     if request.programs:
         raise UsageError("flow makes its own programs and takes none", "--if says which call")
     if len(request.arguments) != 1:
-        raise UsageError("one function", "kinst flow FUNCTION -c CMD")
+        raise UsageError("kinst flow needs one function", "kinst flow FUNCTION -c CMD")
     condition = own.get("--if", OF_COMMAND if request.command else "")
     (pattern,) = request.arguments
     if request.show_program:

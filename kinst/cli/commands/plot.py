@@ -76,7 +76,9 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         ]
     elif len(request.arguments) == 1:
         if "--every" in own:
-            raise UsageError("--every changes a program, and RESULT has none", "leave it out")
+            raise UsageError(
+                "--every needs a program to trace, not a result file", "leave --every out"
+            )
         saved = outcome.saved(request.arguments[0])
         result = outcome.saved_outcome(request.arguments[0], saved)
         snapshots = list(saved.snapshots)

@@ -58,7 +58,9 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     rest, own = own_options(words, OPTIONS)
     request = parse(rest, sys.stdin.read).request
     if request.programs:
-        raise UsageError("tests are in files", "kinst test FILE...")
+        raise UsageError(
+            "kinst test takes test files, not programs of -n, -s and the like", "kinst test FILE..."
+        )
     if request.list_probes or request.dump or request.output:
         raise UsageError(
             "kinst test has no -l, -S, --dump and -o", "kinst without a command has them"

@@ -145,7 +145,8 @@ def user_of(unit: Unit) -> UserMemory:
     """
     if unit.machine.user is None:
         raise KinstError(
-            "the traced program's memory cannot be read: no function of this kernel is known for it"
+            "the current process's memory cannot be read: kinst knows no function of this kernel"
+            " that reads it"
         )
     return unit.machine.user
 
@@ -253,8 +254,8 @@ def _writer(unit: Unit) -> int:
     write = user_of(unit).write
     if not write:
         raise KinstError(
-            "the traced program's memory cannot be written: no function of this kernel is known"
-            " for it"
+            "the current process's memory cannot be written: kinst knows no function of this kernel"
+            " that writes it"
         )
     return write
 

@@ -198,4 +198,4 @@ def bits_of(type_: DType) -> int:
     """
     if isinstance(type_, (IntType, PointerType)):
         return 8 * type_.size
-    raise KinstError(f"a value of type {type_} cannot be computed with")
+    raise KinstError(f"a program cannot compute with values of type {type_}")

@@ -51,7 +51,7 @@ def text_words(firing: Firing, value: Lowered) -> tuple[IrValue, IrValue]:
     which is at most strsize.
     """
     if not isinstance(value, Text):
-        raise KinstError("a string was expected")
+        raise KinstError("the argument of a subroutine is not a string")
     return value.address, const(min(value.bound, firing.unit.layout.strsize))
 
 
@@ -90,7 +90,7 @@ def number(firing: Firing, value: Lowered) -> IrValue:
     prototype has a signed type narrower than 64 bits.
     """
     if isinstance(value, Text):
-        raise KinstError("a number was expected")
+        raise KinstError("the argument of a subroutine is a string, not a number")
     return firing.code.convert(value, 64, signed=False)
 
 

@@ -62,7 +62,10 @@ def progenyof(firing: Firing, args: Args) -> Lowered:
     pid = code.op("and", number(firing, args[0]), 0xFFFFFFFF)
     if not machine.host:
         if machine.parents == (0, 0):
-            raise KinstError("progenyof( ) is not available: this kernel's parents are not known")
+            raise KinstError(
+                "progenyof( ) is not available: kinst does not know where this kernel keeps the"
+                " parent of a process"
+            )
         return _has_ancestor(firing, pid)
     # In BEGIN, END and timers the process is kinst, whose parent is known.
     ancestors = [
@@ -93,7 +96,9 @@ def getminor(firing: Firing, args: Args) -> Lowered:
 def _devices(firing: Firing, name: str) -> DeviceNumbers:
     devices = firing.unit.machine.dialect.devices
     if devices is None:
-        raise KinstError(f"{name}() needs a system that kinst knows")
+        raise KinstError(
+            f"{name}() is not available: kinst does not know how this kernel encodes device numbers"
+        )
     return devices
 
 

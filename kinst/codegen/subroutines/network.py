@@ -172,7 +172,10 @@ def inet_ntop(firing: Firing, args: Args) -> Lowered:
     family, address = number(firing, args[0]), pointer(firing, args[1])
     families = firing.unit.machine.dialect.families
     if families is None:
-        raise KinstError("inet_ntop() needs a system that kinst knows")
+        raise KinstError(
+            "inet_ntop() is not available: kinst does not know how this kernel numbers address"
+            " families"
+        )
     old, new = (code.icmp("eq", family, one) for one in (families.inet, families.inet6))
     neither = code.op("xor", code.op("or", old, new), const(1, 1))
     firing.faults.add(code, neither, FAULT_ILLOP, family)

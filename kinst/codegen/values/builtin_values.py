@@ -128,7 +128,10 @@ def execargs(firing: Firing) -> Lowered:
         code.store(const(0, 8), room)
         return Text(room, size)
     if not user_of(firing.unit).arg_start:
-        raise KinstError("execargs is not available: where this kernel keeps it is not known")
+        raise KinstError(
+            "execargs is not available: kinst does not know where this kernel keeps the arguments"
+            " of a process"
+        )
     words = (room, const(size), current_thread(firing), code.add(firing.temp(), TEMP_WORD))
     bad = code.call(firing.unit.helper("arguments", _arguments), words)
     firing.faults.add(code, code.icmp("ne", bad, 0), FAULT_BADADDR, bad)

@@ -57,7 +57,7 @@ def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
         value = lower(firing, expr.value)
         firing.old.pop()
     if not isinstance(value, IrValue):
-        raise KinstError(f"{expr.span}: a number was expected")
+        raise KinstError(f"{expr.span}: the assigned value is a string, not a number")
     _write(firing, expr, address, value)
     if expr.post:
         return old

@@ -288,7 +288,7 @@ def _shown(name: str, prefix: str, node: tree.CallNode, scope: Scope) -> typed.E
     expr = as_structure(place(argument, scope), scope, check)
     if isinstance(expr, Translation):
         message = f"{name}( ) may not be applied to a translated pointer"
-        raise DError(message, argument.span, f"{prefix}_DYN", "what it points to may be")
+        raise DError(message, argument.span, f"{prefix}_DYN", "use the structure that it points to")
     if isinstance(expr.type, VoidType):
         message = f"{name}( ) may not be applied to a void expression"
         raise DError(message, argument.span, f"{prefix}_VOID")

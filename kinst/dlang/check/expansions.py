@@ -147,7 +147,7 @@ def count_expansion(span: Span, scope: Scope) -> None:
     """
     scope.expansions += 1
     if scope.expansions > MOST_EXPANSIONS:
-        message = f"inlines are used more than {MOST_EXPANSIONS} times, with inlines in inlines"
+        message = f"the program uses inlines more than {MOST_EXPANSIONS} times, within inlines too"
         raise DError(message, span, "D_UNKNOWN")
 
 
@@ -417,5 +417,5 @@ def _refuse_translation(node: Translation) -> NoReturn:
     op = "->" if isinstance(node.type, PointerType) else "."
     raise DError(
         f"a translation to {node.type} may not be used as a value: it is of dynamic type",
-        node.span, "D_OP_DYN", f"its members may: (...){op}member",
+        node.span, "D_OP_DYN", f"use one of its members: (...){op}member",
     )  # fmt: skip

@@ -258,7 +258,7 @@ def _cast_to(node: tree.CastNode, scope: Scope, check: Check) -> typed.Expr:
         return typed.Cast(type_, node.span, operand)
     if isinstance(operand, Translation):
         message = f'invalid cast expression: a translation to "{source}" to "{type_}"'
-        raise DError(message, node.span, "D_CAST_INVAL", "its members are values")
+        raise DError(message, node.span, "D_CAST_INVAL", "cast one of its members")
     if isinstance(type_, StructType) and same(source, type_):
         return operand
     if is_string(type_) and (is_scalar(source) or is_string(source)):

@@ -112,14 +112,15 @@ class Arm64Paging(Paging):
             control, root = registers["TCR_EL1"], registers["TTBR1_EL1"] & _ADDRESS
         except KeyError as missing:
             raise TargetError(
-                f"the GDB stub does not give {missing.args[0]}, which page tables need",
+                f"the GDB stub does not give the register {missing.args[0]}, which leads to the"
+                " page tables",
                 "use QEMU's stub, or a kernel that runs at EL1",
             ) from missing
         page_bits = _PAGE_BITS.get(control >> 30 & 3, 0)
         if not page_bits or control & _WIDE_DESCRIPTORS:
             raise TargetError(
                 "this kernel's page tables are of a form that kinst does not know (LPA2)",
-                "a CPU of QEMU's without it, such as -cpu neoverse-n1, has other ones",
+                "use a CPU without LPA2, such as QEMU's -cpu neoverse-n1",
             )
         bits = 64 - (control >> 16 & 0x3F)
         vectors = registers.get("VBAR", registers.get("VBAR_EL1", 0))
@@ -159,7 +160,7 @@ class Arm64Paging(Paging):
         """
         if like.entry & GUARDED:
             raise TargetError(
-                "this kernel guards its branch targets (BTI), which probes would remove",
+                "this kernel guards its branch targets (BTI), some of which probes would replace",
                 "boot it with --append arm64.nobti",
             )
         kept = like.entry & (ATTRIBUTES | NOT_GLOBAL)

@@ -164,9 +164,9 @@ class GuestCalls:
             stopped = self._stopped(deadline)
             if stopped is None:
                 raise _LostError(
-                    f"no program of the guest has made a system call in {ENTRY_SECONDS:g} s,"
-                    " which kinst needs to borrow memory: it hangs, or has panicked",
-                    "let the guest do something",
+                    f"the guest has made no system call for {ENTRY_SECONDS:g} s, and kinst needs"
+                    " one to allocate memory: the guest is idle, hangs or has panicked",
+                    "let a program of the guest run",
                 )
             if stopped.pc in entries:
                 if not self._board.interrupts_off(debugger.registers(stopped.cpu)):

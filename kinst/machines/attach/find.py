@@ -70,7 +70,7 @@ def the_only_one(program: str) -> int:
         raise TargetError("no QEMU of this user's runs here", "start one, or name its process")
     if len(pids) > 1:
         shown = ", ".join(f"{pid} ({_name(pid)})" for pid in pids)
-        raise TargetError(f"there are {len(pids)} machines: {shown}", "--attach PID")
+        raise TargetError(f"{len(pids)} QEMUs run here: {shown}", "--attach PID chooses one")
     return pids[0]
 
 

@@ -217,7 +217,7 @@ class Guardian:
             self._rsp.clear_breakpoints()
             self._debugger = self._new_debugger(self._rsp)
             if not self._rsp.physical_memory():
-                raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
+                raise TargetError("this QEMU has no physical memory mode", "use QEMU 4.1 or newer")
             return self._found(self._rsp, self._debugger, split)
         except BaseException as error:
             begun = self._debugger is not None
@@ -308,7 +308,7 @@ class Guardian:
         if self._allocator is None:
             raise TargetError(
                 "kinst does not find the functions of this kernel that allocate memory",
-                "--gdb stops the machine at each hit",
+                "--gdb needs none, but stops the machine at each hit",
             )
         self._debugger.handed_back(running=False)
         try:

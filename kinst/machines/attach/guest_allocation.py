@@ -120,7 +120,9 @@ def _files(process: OtherProcess, ranges: list[tuple[int, int]]) -> list[tuple[i
             if start < end:
                 number = process.descriptor_of(one)
                 if number is None:
-                    raise TargetError(f"the guest's RAM is a file that is closed: {_named(one)}")
+                    raise TargetError(
+                        f"the guest's RAM is a file that QEMU has closed: {_named(one)}"
+                    )
                 files.append((start, end - start, number, one.offset + start - one.start))
     return files
 
@@ -161,7 +163,7 @@ def allocate(
     _release(call, allocator, blocks)
     raise TargetError(
         f"the guest has not {-(-size // (1 << 20))} MB of free memory in pieces of 2 MB",
-        "ask for less with -x bufsize, aggsize or scratch, or give it more",
+        "ask for less with -x bufsize, aggsize or scratch, or give the guest more memory",
     )
 
 

@@ -26,7 +26,7 @@ def open_attached(config: MachineConfig) -> Target:
     if config.virtual_layout is None:
         raise TargetError(
             f"{config.image}: not the vmlinux of a system that kinst knows",
-            "--gdb stops the machine at each hit, whatever runs in it",
+            "--gdb traces any kernel, but stops the machine at each hit",
         )
     options = config.options
     return AttachedVm(config.isa, options.address, options.stub_address, config.virtual_layout)

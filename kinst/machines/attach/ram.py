@@ -76,8 +76,8 @@ def find_ram(
         )
     if len(layouts) > 1:
         raise TargetError(
-            f"{len(layouts)} places in process {process.pid} look like its guest's RAM,"
-            f" by {len(contents)} pages of its kernel"
+            f"kinst cannot tell which memory of process {process.pid} is the guest's RAM:"
+            f" {len(layouts)} mappings have the same {len(contents)} pages of the guest's kernel"
         )
     return layouts[0]
 

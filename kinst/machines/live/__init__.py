@@ -28,7 +28,7 @@ def _opening() -> Any:
 
 def _process(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31):
-        raise KinstError("not the id of a process", "1 is one")
+        raise KinstError("the value is not the id of a process", "1 is one")
     return int(text)
 
 

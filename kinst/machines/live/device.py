@@ -180,7 +180,8 @@ class Device:
             if why in _WHY:
                 message = f"nothing is planted, because of {failed:#x}: {_WHY[why]}"
                 raise TargetError(
-                    message, "run kinst again, or leave that out; a kprobe has to go first"
+                    message,
+                    "run kinst again, or leave this instruction out; a kprobe has to be removed",
                 ) from error
             raise TargetError(f"nothing is planted: {error.strerror}") from error
 

@@ -333,7 +333,7 @@ def read_process(
 def need_process(address: int, size: int) -> None:
     """Raise TargetError if any of these addresses is in the kernel's half of the address space."""
     if (address | address + size) >> 63:
-        raise TargetError(f"{address:#x} is not an address of a process")
+        raise TargetError(f"{address:#x} is an address of the kernel, not of a process")
 
 
 def _runs(free: Sequence[int], slot: int) -> list[range]:

@@ -38,7 +38,7 @@ def _opening() -> Any:
 
 def _cpus(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text) <= MOST_CPUS):
-        raise KinstError("not a number of CPUs", f"1 to {MOST_CPUS}")
+        raise KinstError("the value is not a number of CPUs", f"1 to {MOST_CPUS}")
     return int(text)
 
 
@@ -50,9 +50,9 @@ def _memory(text: str) -> int:
     try:
         size: int = import_module("kinst.dlang.vocabulary.d_options").parse_size("memory", text)
     except KinstError as error:
-        raise KinstError("not a size", error.hint) from error
+        raise KinstError("the value is not a size", error.hint) from error
     if size < LEAST_MEMORY:
-        raise KinstError("too little to boot in", f"at least {LEAST_MEMORY >> 20}m")
+        raise KinstError("too little memory to boot in", f"at least {LEAST_MEMORY >> 20}m")
     return size + LEAF - 1 & -LEAF
 
 
@@ -106,8 +106,8 @@ class BootedKind(MachineKind):
             "leave out {beside}", ("initrd",),
         ),
         Rule(
-            ("root",), "{beside} and {given}: commands run on that folder and would not see the"
-            " file", "put it into the folder", ("copies",),
+            ("root",), "with {given}, commands see only that folder, not the file of {beside}",
+            "put the file into the folder", ("copies",),
         ),
         Rule(
             ("cpus",), "{given} and -smp in {qemu_args} both say how many CPUs there are",

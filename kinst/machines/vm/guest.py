@@ -98,7 +98,7 @@ class Guest(Target):
             self._debugger = Debugger(self._rsp, self.isa, hardware_breakpoints=registers)
             self.cpus = self._debugger.cpus
             if not self._rsp.physical_memory():
-                raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
+                raise TargetError("this QEMU has no physical memory mode", "use QEMU 4.1 or newer")
 
     def _is_lost(self) -> bool:
         """Return whether a CPU of the running machine is in a state from which it cannot recover.

@@ -52,7 +52,7 @@ def open_guest(
         raise TargetError("there is no kernel to boot")
     if config.virtual_layout is None or config.boot is None:
         raise TargetError(
-            f"{config.image}: not the vmlinux of a system that kinst knows; it boots no other",
+            f"{config.image}: not the vmlinux of a system that kinst can boot",
             "start the machine yourself, with -gdb, and use --gdb",
         )
     accelerator = _accelerator(config, device)

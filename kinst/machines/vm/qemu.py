@@ -234,7 +234,7 @@ class Qemu:
             waits: whether QEMU waits for a saved state (warm.py) instead of booting the kernel.
         """
         if config.memory % (2 * MEGABYTE) or config.scratch % (2 * MEGABYTE):
-            raise TargetError("guest memory and scratch are multiples of 2 MB")
+            raise TargetError("guest memory and scratch memory must be multiples of 2 MB")
         program = find_program(board.QEMU, board.PACKAGE)
         if not config.kernel.is_file():
             raise TargetError(f"{config.kernel}: no such kernel")

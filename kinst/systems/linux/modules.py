@@ -112,7 +112,7 @@ class _ModuleStruct:
         number, start = self.number(count, 4), self.number(pointer)
         if number > MAX_TABLE:
             raise KinstError(
-                f"a loaded module says that its {pointer} has {number} entries: impossible"
+                f"a loaded module's table {pointer} is damaged: {number} entries are too many"
             )
         return start, self._kernel.read(start, number * entry) if number and start else b""
 
@@ -129,7 +129,7 @@ class _ModuleStruct:
         number = self.number(count, 4)
         if number > MAX_TABLE:
             raise KinstError(
-                f"a loaded module says that its {pointer} has {number} entries: impossible"
+                f"a loaded module's table {pointer} is damaged: {number} entries are too many"
             )
         return self.number(pointer), number
 

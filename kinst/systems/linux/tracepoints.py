@@ -223,8 +223,8 @@ class LinuxTracepoints:
                 there = self._function_at(site.address)
                 where = f"in {there.name}()" if there else f"at {site.address:#x}"
                 raise KinstError(
-                    f"the tracepoint {name} does not call {function.name}() {where}: kinst does not"
-                    f" know another way on {self._isa.name}"
+                    f"the tracepoint {name} does not call {function.name}() {where}, and kinst"
+                    f" knows no other form of a tracepoint on {self._isa.name}"
                 )
         registers = [Argument(ARGUMENT_SLOT, slot) for slot in self._isa.argument_slots[1:]]
         others = (

@@ -96,7 +96,7 @@ def test_clear_asks(cache: Path, answer: str, deleted: bool) -> None:
         (["clear"], "clear which kind? (kernels, indexes, guests, tools, sources)"),
         (["clear", "--yes", "planted"],
          "planted: no such kind (kernels, indexes, guests, tools, sources)"),
-        (["empty"], "empty: the cache knows only clear (kinst cache clear KIND...)"),
+        (["empty"], "unknown action empty (kinst cache clear KIND...)"),
         (["--all"], "unknown option --all (kinst cache --help)"),
     ],
 )  # fmt: skip

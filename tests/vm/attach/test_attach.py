@@ -99,7 +99,7 @@ def test_system_calls_are_counted(vm: AttachGuest) -> None:
 
 def test_the_vmlinux_is_found_by_the_build_id_in_memory(vm: AttachGuest) -> None:
     done = kinst("--attach", str(vm.pid), "-l", "-n", "kinst::vfs_read:0", boots=False).good()
-    assert f"whose vmlinux is {vm.debug}" in done.err
+    assert f"its vmlinux is {vm.debug}" in done.err
     assert "vfs_read" in done.out
 
 
