@@ -14,7 +14,7 @@ from kinst.core.kernel import Provider
 from kinst.core.probe import ProbeName, ProbePattern
 from kinst.core.stability import ANY, ProviderStability, attributes, is_open, least, of_description
 from kinst.core.types import TypeSource
-from kinst.dlang.check.stability import check_minimum, given, of_clause
+from kinst.dlang.check.stability import check_minimum, declared_stability, of_clause
 from kinst.providers import FIRST_ID, argument_types, listed
 from kinst.session.compiled import Compiled, ProbeStability, ProgramStability
 
@@ -50,7 +50,7 @@ def program_stability(
     compiled: Compiled, providers: Mapping[str, Provider]
 ) -> tuple[ProgramStability, ...]:
     """Return the stability of each program of the request, in the same order."""
-    own = given(compiled.tree)
+    own = declared_stability(compiled.tree)
     found = []
     for (text, _), program in zip(compiled.texts, compiled.programs, strict=True):
         descriptions, statements = [], []

@@ -27,7 +27,7 @@ from kinst.dlang.check.calls import (
     expect_arguments,
 )
 from kinst.dlang.check.expansions import as_structure
-from kinst.dlang.check.expressions import check, is_aggregation, place, with_size, without_void
+from kinst.dlang.check.expressions import check, is_aggregation, undecayed, with_size, without_void
 from kinst.dlang.check.formats import (
     PrintedValue,
     bind_format,
@@ -35,7 +35,7 @@ from kinst.dlang.check.formats import (
     parse_format,
     takes_wide_text,
 )
-from kinst.dlang.check.members import string_place
+from kinst.dlang.check.members import char_array_of
 from kinst.dlang.check.scope import Scope, Translation
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.unparse import unparse_expression
@@ -268,7 +268,7 @@ def _trace(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typ
 
 
 def _print(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:
-    shown = string_place(_shown("print", "D_PRINT", node, scope))
+    shown = char_array_of(_shown("print", "D_PRINT", node, scope))
     return typed.PrintAction(node.span, shown, _written(node.arguments))
 
 
@@ -285,7 +285,7 @@ def _shown(name: str, prefix: str, node: tree.CallNode, scope: Scope) -> typed.E
     if is_aggregation(argument):
         message = f"{name}( ) may not be applied to an aggregation"
         raise DError(message, argument.span, f"{prefix}_AGG", "did you mean printa()?")
-    expr = as_structure(place(argument, scope), scope, check)
+    expr = as_structure(undecayed(argument, scope), scope, check)
     if isinstance(expr, Translation):
         message = f"{name}( ) may not be applied to a translated pointer"
         raise DError(message, argument.span, f"{prefix}_DYN", "use the structure that it points to")
@@ -320,7 +320,7 @@ def _formatted(name: str, node: tree.CallNode, scope: Scope) -> typed.PrintfActi
         if is_aggregation(argument):
             message = f"{name}( ) argument #{number} is an aggregation"
             raise DError(message, argument.span, "D_PRINTF_ARG_TYPE", "use printa()")
-        whole = place(argument, scope) if wide[number - 2 : number - 1] == [True] else None
+        whole = undecayed(argument, scope) if wide[number - 2 : number - 1] == [True] else None
         array = whole is not None and is_wide_text(whole.type)
         args.append(whole if whole is not None and array else check(argument, scope))
     values = [PrintedValue(a.type, a.span) for a in args]

@@ -21,7 +21,7 @@ from kinst.core.dtypes import (
 )
 from kinst.core.errors import DError, Span
 from kinst.dlang import typed
-from kinst.dlang.check.members import decayed, string_place
+from kinst.dlang.check.members import char_array_of, decayed
 from kinst.dlang.check.scope import Check, Scope
 from kinst.dlang.syntax import tree
 from kinst.dlang.types.conversions import (
@@ -79,31 +79,31 @@ def subroutine(node: tree.CallNode, name: str, scope: Scope, check: Check) -> ty
     return typed.Subroutine(prototype.result, node.span, prototype, args)
 
 
-def _argument(name: str, number: int, wanted: Parameter, given: typed.Expr) -> typed.Expr:
+def _argument(name: str, number: int, parameter: Parameter, argument: typed.Expr) -> typed.Expr:
     """Convert an argument of a subroutine to its parameter's type (libdtrace's
     dt_node_is_argcompat()). Raises DError D_PROTO_ARG.
 
     Args:
         name: name of the subroutine.
         number: number of the argument, from 1.
-        wanted: the parameter.
-        given: the argument.
+        parameter: the parameter.
+        argument: the argument.
     """
-    if isinstance(wanted.type, StringType):
-        if is_string_like(given.type) or _is_null(given):
-            return given if _is_null(given) and wanted.nullable else to_string(given)
-    elif isinstance(wanted.type, PointerType):
-        given = decayed(string_place(given))
-        if isinstance(given.type, PointerType) or is_string(given.type) or is_zero(given):
-            return given
-    elif isinstance(given.type, IntType) or _is_null(given):
-        return cast(given, wanted.type)
-    pointer = isinstance(given.type, PointerType)
-    hint = f"cast it: ({wanted.shown})" if pointer or isinstance(given.type, IntType) else ""
+    if isinstance(parameter.type, StringType):
+        if is_string_like(argument.type) or _is_null(argument):
+            return argument if _is_null(argument) and parameter.nullable else to_string(argument)
+    elif isinstance(parameter.type, PointerType):
+        argument = decayed(char_array_of(argument))
+        if isinstance(argument.type, PointerType) or is_string(argument.type) or is_zero(argument):
+            return argument
+    elif isinstance(argument.type, IntType) or _is_null(argument):
+        return cast(argument, parameter.type)
+    pointer = isinstance(argument.type, PointerType)
+    hint = f"cast it: ({parameter.shown})" if pointer or isinstance(argument.type, IntType) else ""
     raise DError(
         f"{name}( ) argument #{number} is incompatible with prototype: "
-        f"prototype: {wanted.shown}, argument: {given.type}",
-        given.span,
+        f"prototype: {parameter.shown}, argument: {argument.type}",
+        argument.span,
         "D_PROTO_ARG",
         hint,
     )

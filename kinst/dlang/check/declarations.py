@@ -241,19 +241,19 @@ def _prototypes(
 
 
 def _prototype_types(
-    given: tree.PrototypeNode, formal: tree.PrototypeNode, kind: str, span: Span, scope: Scope
+    prototype: tree.PrototypeNode, inputs: tree.PrototypeNode, kind: str, span: Span, scope: Scope
 ) -> Sequence[DType]:
     """Return the types of the parameters of a probe's prototype. Raises DError D_DECL_PROTO_*.
 
     Args:
-        given: the prototype, of a probe's inputs or outputs.
-        formal: the prototype of the probe's inputs, which gives the parameters their names.
+        prototype: the prototype, of a probe's inputs or outputs.
+        inputs: the prototype of the probe's inputs, which gives the parameters their names.
         kind: "probe input" or "probe output", for messages.
     """
     types: list[DType] = []
     names: set[str] = set()
-    formals = {p.name for p in formal.parameters if p.name}
-    for number, parameter in enumerate(given.parameters, 1):
+    formals = {p.name for p in inputs.parameters if p.name}
+    for number, parameter in enumerate(prototype.parameters, 1):
         type_ = scope.resolve(parameter.type)
         types.append(type_)
         void = isinstance(type_, VoidType)
@@ -261,17 +261,19 @@ def _prototype_types(
             message = f"void parameter may not have a name: {parameter.name}"
             raise DError(message, parameter.span, "D_DECL_PROTO_NAME")
         if parameter.name:
-            wrong = parameter.name in names if given is formal else parameter.name not in formals
+            wrong = (
+                parameter.name in names if prototype is inputs else parameter.name not in formals
+            )
             if wrong:
-                how = "already" if given is formal else "not"
+                how = "already" if prototype is inputs else "not"
                 message = f"parameter is {how} declared in {kind} prototype: {parameter.name}"
                 message += f", parameter #{number}"
                 raise DError(message, parameter.span, "D_DECL_PROTO_FORM")
             names.add(parameter.name)
-        elif not void and given is not formal:
+        elif not void and prototype is not inputs:
             message = f"parameter declaration requires a name: parameter #{number}"
             raise DError(message, parameter.span, "D_DECL_PROTO_NAME")
-    if given.variadic:
+    if prototype.variadic:
         message = f"{kind} prototype may not use a variable-length argument list"
         raise DError(message, span, "D_DECL_PROTO_VARARGS")
     if any(isinstance(t, VoidType) for t in types):
@@ -339,7 +341,7 @@ def _check_translators(
         if _may_be_passed_as(source, type_):
             continue
         target = getattr(type_, "to", type_)
-        if any(same(t.source, source) and same(t.made, target) for t in scope.translators):
+        if any(same(t.source, source) and same(t.target, target) for t in scope.translators):
             continue
         message = (
             f"translator for {provider}:::{name} output argument #{number} from {source} to"
@@ -348,8 +350,8 @@ def _check_translators(
         raise DError(message, parameter.span, "D_PROV_PRXLATOR")
 
 
-def _may_be_passed_as(source: DType, made: DType) -> bool:
-    """Return whether an argument of type `source` may be passed for a parameter of type `made`."""
-    both_integers = is_integer(source) and is_integer(made)
-    both_strings = is_string_like(source) and is_string_like(made)
-    return both_integers or both_strings or same(source, made)
+def _may_be_passed_as(source: DType, target: DType) -> bool:
+    """Return whether a value of type `source` may be passed for a parameter of type `target`."""
+    both_integers = is_integer(source) and is_integer(target)
+    both_strings = is_string_like(source) and is_string_like(target)
+    return both_integers or both_strings or same(source, target)

@@ -191,11 +191,11 @@ def define_translator(
         lazily: check the expressions only at each use; for kinst's own translators, some of whose
             expressions do not fit every kernel.
     """
-    made, source = scope.resolve(node.type), scope.resolve(node.source)
-    if isinstance(made, StructType):
-        made = scope.types.lookup(made)
-        if is_declaration(made):
-            message = f"incomplete struct/union/enum {made}"
+    target, source = scope.resolve(node.type), scope.resolve(node.source)
+    if isinstance(target, StructType):
+        target = scope.types.lookup(target)
+        if is_declaration(target):
+            message = f"incomplete struct/union/enum {target}"
             raise DError(message, node.span, "D_XLATE_SOU")
     else:
         message = "translator output type must be a struct or union"
@@ -203,10 +203,10 @@ def define_translator(
     if isinstance(source, VoidType):
         message = f"cannot have void object: {node.parameter}"
         raise DError(message, node.span, "D_DECL_VOIDOBJ")
-    if any(same(t.source, source) and same(t.made, made) for t in scope.translators):
-        message = f"translator from {source} to {made} has already been declared"
+    if any(same(t.source, source) and same(t.target, target) for t in scope.translators):
+        message = f"translator from {source} to {target} has already been declared"
         raise DError(message, node.span, "D_XLATE_REDECL")
-    translator = Translator(node, source, made, lazily)
+    translator = Translator(node, source, target, lazily)
     if not lazily:
         sample = _sample_of(node, source)
         for member in node.members:
@@ -234,10 +234,10 @@ def xlate(node: tree.XlateNode, scope: Scope, check: Check) -> typed.Expr:
     """
     wanted, operand = scope.resolve(node.type), check(node.operand, scope)
     struct = wanted.to if isinstance(wanted, PointerType) else wanted
-    of_type = [t for t in scope.translators if same(t.made, struct)]
+    of_type = [t for t in scope.translators if same(t.target, struct)]
     exact = [t for t in of_type if same(t.source, operand.type)]
     for translator in (*exact, *of_type):
-        source = _given(operand, translator.source)
+        source = _as_source(operand, translator.source)
         if source is not None:
             return Translation(wanted, node.span, translator, source)
     message = f'cannot translate from "{operand.type}" to "{wanted}"'
@@ -246,7 +246,7 @@ def xlate(node: tree.XlateNode, scope: Scope, check: Check) -> typed.Expr:
     raise DError(message, node.span, "D_XLATE_NONE", hint)
 
 
-def _given(operand: typed.Expr, type_: DType) -> typed.Expr | None:
+def _as_source(operand: typed.Expr, type_: DType) -> typed.Expr | None:
     """Convert an operand to the type of a translator's parameter; return None if it is
     incompatible.
     """
@@ -284,7 +284,7 @@ def translated_member(
 
 def _member_value(
     translator: Translator,
-    one: tree.MemberValueNode,
+    definition: tree.MemberValueNode,
     source: typed.Expr,
     span: Span,
     scope: Scope,
@@ -293,17 +293,17 @@ def _member_value(
     """Check a translator's expression for one member with its parameter bound to `source`; return
     the expression converted to the member's type. Raises DError.
     """
-    wanted = translator.made.member(one.name)
+    wanted = translator.target.member(definition.name)
     if wanted is None:
-        message = f"translator member {one.name} is not a member of {translator.made}"
-        raise DError(message, one.span, "D_XLATE_MEMB")
-    if reason := refusal(one.value):
-        message = f"{translator.made} has no {one.name}: {reason}"
+        message = f"translator member {definition.name} is not a member of {translator.target}"
+        raise DError(message, definition.span, "D_XLATE_MEMB")
+    if reason := refusal(definition.value):
+        message = f"{translator.target} has no {definition.name}: {reason}"
         raise DError(message, span, "D_XLATE_NOCONV")
     count_expansion(span, scope)
     outer, scope.bound = scope.bound, {translator.node.parameter: source}
     try:
-        value = check(one.value, scope)
+        value = check(definition.value, scope)
     except DError as error:
         if not translator.lazily:
             raise
@@ -313,10 +313,10 @@ def _member_value(
     member_value = _as_member(value, wanted.type)
     if member_value is None:
         message = (
-            f'translator member {one.name} definition uses incompatible types: "{wanted.type}" ='
-            f' "{value.type}"'
+            f"translator member {definition.name} definition uses incompatible types: "
+            f'"{wanted.type}" = "{value.type}"'
         )
-        raise DError(message, one.span, "D_XLATE_INCOMPAT")
+        raise DError(message, definition.span, "D_XLATE_INCOMPAT")
     return member_value
 
 
@@ -352,7 +352,7 @@ def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
         source = typed.GlobalRead(source.type, span, variable)
     stores = []
     for member in translator.node.members:
-        wanted = translator.made.member(member.name)
+        wanted = translator.target.member(member.name)
         try:
             found = _member_value(translator, member, source, span, scope, check)
         except DError:
@@ -360,8 +360,8 @@ def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
                 raise
             continue
         assert wanted is not None
-        stores.append(_member_store(wanted, found, translator.made))
-    return TranslatedStruct(translator.made, span, first, tuple(stores))
+        stores.append(_member_store(wanted, found, translator.target))
+    return TranslatedStruct(translator.target, span, first, tuple(stores))
 
 
 def as_pointer(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
@@ -370,27 +370,26 @@ def as_pointer(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
     """
     if not isinstance(value, Translation) or not isinstance(value.type, PointerType):
         return value
-    whole = replace(value, type=value.translator.made)
+    whole = replace(value, type=value.translator.target)
     return typed.Cast(value.type, value.span, as_structure(whole, scope, check))
 
 
-def _member_store(wanted: Member, value: typed.Expr, made: StructType) -> Store:
+def _member_store(member: Member, value: typed.Expr, structure: StructType) -> Store:
     """Return the store of one member into a structure under construction.
 
     Args:
-        wanted: the member.
-        made: type of the structure.
+        structure: type of the structure.
     """
-    type_, span, bit = wanted.type, value.span, 0
+    type_, span, bit = member.type, value.span, 0
     if isinstance(type_, ArrayType) and is_string(value.type):
         type_ = StringType(type_.count)
     elif isinstance(type_, ArrayType):
         value = typed.Load(type_, span, value)
-    offset = wanted.bit // 8
-    if wanted.bits:
-        bit = wanted.bit % 8
-    address = members.moved(BaseAddress(PointerType(made), span), offset, type_)
-    return Store(type_, span, address, value, bit, wanted.bits)
+    offset = member.bit // 8
+    if member.bits:
+        bit = member.bit % 8
+    address = members.moved(BaseAddress(PointerType(structure), span), offset, type_)
+    return Store(type_, span, address, value, bit, member.bits)
 
 
 def refuse_whole(clause: typed.Clause) -> None:

@@ -269,7 +269,7 @@ def _cast_to(node: tree.CastNode, scope: Scope, check: Check) -> typed.Expr:
     raise DError(message, node.span, "D_CAST_INVAL")
 
 
-def _made(node: tree.TypedNode, operand: typed.Expr) -> typed.Expr:
+def _local_variable(node: tree.TypedNode, operand: typed.Expr) -> typed.Expr:
     """Return the value of a local variable of the traced kernel, or a pointer to it, with the
     variable's type.
 
@@ -306,15 +306,15 @@ def with_size(node: tree.ExprNode, expr: typed.Expr) -> typed.Expr:
     return expr
 
 
-def place(node: tree.ExprNode, scope: Scope) -> typed.Expr:
+def undecayed(node: tree.ExprNode, scope: Scope) -> typed.Expr:
     """Check an operand of sizeof, trace() or print(), and return its typed tree. An array in memory
     is not converted to a pointer, as check() would convert it.
     """
     lvalue: typed.Expr | None = None
     if isinstance(node, tree.MemberNode):
-        lvalue = _member_place(node, scope)
+        lvalue = _member_lvalue(node, scope)
     elif isinstance(node, tree.IndexNode):
-        lvalue = _index_place(node, scope)
+        lvalue = _element_lvalue(node, scope)
     elif isinstance(node, tree.PrefixNode) and node.op == "*":
         lvalue = _pointed(node, check(node.operand, scope))
     elif isinstance(node, tree.NameNode) and "`" in node.name:
@@ -337,7 +337,7 @@ def truth(node: tree.ExprNode, scope: Scope) -> typed.Expr:
     expr = check(node, scope)
     if not isinstance(expr.type, PointerType):
         return expr
-    whole = place(node, scope)
+    whole = undecayed(node, scope)
     return whole if isinstance(whole.type, ArrayType) else expr
 
 
@@ -353,8 +353,8 @@ def _name(node: tree.NameNode, scope: Scope) -> typed.Expr:
     if node.name in scope.bound or node.name in scope.inlines:
         return inline_value(node, None, scope, check)
     if node.name in scope.variables:
-        place = variables.VariableReference(node.name, "global", None, node.span)
-        return members.value(variables.read(place, scope, check))
+        reference = variables.VariableReference(node.name, "global", None, node.span)
+        return members.value(variables.read(reference, scope, check))
     if node.name == _ERRNO:
         return _errno(node.span, scope)
     if node.name in builtins.VARIABLES:
@@ -387,19 +387,19 @@ def _aggregation(node: tree.AggregationNode, scope: Scope) -> typed.Expr:
 
 
 def _index(node: tree.IndexNode, scope: Scope) -> typed.Expr:
-    return members.value(_index_place(node, scope))
+    return members.value(_element_lvalue(node, scope))
 
 
-def _index_place(node: tree.IndexNode, scope: Scope) -> typed.Expr:
+def _element_lvalue(node: tree.IndexNode, scope: Scope) -> typed.Expr:
     if isinstance(node.base, tree.AggregationNode):
         return _aggregation(node.base, scope)
     if is_inline_array(node.base, scope):
         return inline_value(node.base, node, scope, check)
     if isinstance(node.base, tree.NameNode) and node.base.name == "args":
         return _probe_argument(node, scope, check)
-    place = variables.place_of(node, scope)
-    if place is not None:
-        return variables.read(place, scope, check)
+    reference = variables.reference_of(node, scope)
+    if reference is not None:
+        return variables.read(reference, scope, check)
     pointer, index = _base_and_index(node, scope)
     if isinstance(pointer, typed.RegisterRead):
         return pointer
@@ -466,18 +466,18 @@ def _refuse_members_of_args(node: tree.MemberNode) -> None:
 
 
 def _member(node: tree.MemberNode, scope: Scope) -> typed.Expr:
-    return members.value(_member_place(node, scope))
+    return members.value(_member_lvalue(node, scope))
 
 
-def _member_place(node: tree.MemberNode, scope: Scope) -> typed.Expr:
-    place = variables.place_of(node, scope)
-    if place is not None:
-        return variables.read(place, scope, check)
+def _member_lvalue(node: tree.MemberNode, scope: Scope) -> typed.Expr:
+    reference = variables.reference_of(node, scope)
+    if reference is not None:
+        return variables.read(reference, scope, check)
     _refuse_members_of_args(node)
     base = check(node.base, scope)
     if isinstance(base, Translation):
         return translated_member(node, base, scope, check)
-    return members.place_of_member(node, base, scope)
+    return members.lvalue_of_member(node, base, scope)
 
 
 def _pointed(node: tree.PrefixNode, operand: typed.Expr) -> typed.Expr:
@@ -496,13 +496,13 @@ def _prefix(node: tree.PrefixNode, scope: Scope) -> typed.Expr:
     if array is not None:
         size = size_of(array.type, scope.environment.strsize) * array.length
         return _sizeof(size, node.span)
-    checked = {"sizeof": place, "!": truth}.get(node.op, check)
+    checked = {"sizeof": undecayed, "!": truth}.get(node.op, check)
     operand = checked(node.operand, scope)
     span, type_ = node.span, operand.type
     if node.op == "*":
         return members.value(_pointed(node, operand))
     if node.op == "sizeof":
-        return _sizeof(members.size_of_place(operand, scope, span), span)
+        return _sizeof(members.size_of_operand(operand, scope, span), span)
     if node.op == "stringof":
         if not is_scalar(type_) and not is_string(type_):
             message = f"cannot apply stringof to a value of type {type_}"
@@ -527,12 +527,12 @@ def _address_of(node: tree.PrefixNode, scope: Scope) -> typed.Expr:
     for a dynamic variable, which has no address.
     """
     inner = node.operand
-    place = variables.place_of(inner, scope)
-    if place is not None:
-        element = variables.element_address(place, scope, check)
+    reference = variables.reference_of(inner, scope)
+    if reference is not None:
+        element = variables.element_address(reference, scope, check)
         if element is not None:
             return element
-        variables.read(place, scope, check)
+        variables.read(reference, scope, check)
         raise DError("cannot take address of dynamic variable", node.span, "D_ADDROF_VAR")
     if isinstance(inner, tree.PrefixNode) and inner.op == "*":
         address = check(inner.operand, scope)
@@ -662,7 +662,7 @@ _HANDLERS: dict[type, Callable[[Any, Scope], typed.Expr]] = {
     tree.AssignmentNode: _assignment,
     tree.TernaryNode: _ternary,
     tree.CastNode: lambda node, scope: _cast_to(node, scope, check),
-    tree.TypedNode: lambda node, scope: _made(node, check(node.operand, scope)),
+    tree.TypedNode: lambda node, scope: _local_variable(node, check(node.operand, scope)),
     tree.SizeofTypeNode: _sizeof_type,
     tree.OffsetOfNode: members.offset_of,
     tree.XlateNode: lambda node, scope: xlate(node, scope, check),

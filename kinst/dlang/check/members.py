@@ -1,4 +1,4 @@
-"""Lvalues ("places") in the kernel's memory (members, elements, bit-fields, symbols), their values
+"""Lvalues in the kernel's memory (members, elements, bit-fields, symbols), their values
 and their addresses.
 
 Every DError has libdtrace's tag and, except for line breaks, its words. The value of a char array
@@ -49,30 +49,30 @@ def is_char_array(type_: DType) -> bool:
     return isinstance(type_, ArrayType) and is_char(type_.of)
 
 
-def value(place: typed.Expr) -> typed.Expr:
+def value(lvalue: typed.Expr) -> typed.Expr:
     """Convert an lvalue to its value in an expression: a char array to a string, any other array
     and a function to a pointer.
     """
-    if not isinstance(place, typed.Load):
-        return place
-    type_ = place.type
+    if not isinstance(lvalue, typed.Load):
+        return lvalue
+    type_ = lvalue.type
     if isinstance(type_, ArrayType) and is_char(type_.of) and type_.count:
-        return typed.Load(StringType(type_.count + 1), place.span, place.address, type_.count)
+        return typed.Load(StringType(type_.count + 1), lvalue.span, lvalue.address, type_.count)
     if isinstance(type_, ArrayType | FunctionType):
-        return decayed(place)
-    return place
+        return decayed(lvalue)
+    return lvalue
 
 
-def decayed(place: typed.Expr) -> typed.Expr:
+def decayed(lvalue: typed.Expr) -> typed.Expr:
     """Convert an array to a pointer to its first element, and a function to a pointer to the
     function (K&R A7.1); return any other expression unchanged.
     """
-    if isinstance(place, typed.Load):
-        if isinstance(place.type, ArrayType):
-            return cast(_shared(place.address), PointerType(place.type.of))
-        if isinstance(place.type, FunctionType):
-            return place.address
-    return place
+    if isinstance(lvalue, typed.Load):
+        if isinstance(lvalue.type, ArrayType):
+            return cast(_shared(lvalue.address), PointerType(lvalue.type.of))
+        if isinstance(lvalue.type, FunctionType):
+            return lvalue.address
+    return lvalue
 
 
 def _shared(address: typed.Expr) -> typed.Expr:
@@ -86,7 +86,7 @@ def _shared(address: typed.Expr) -> typed.Expr:
     return address if is_final else Shared(address.type, address.span, address)
 
 
-def string_place(expr: typed.Expr) -> typed.Expr:
+def char_array_of(expr: typed.Expr) -> typed.Expr:
     """Convert a string that value() made of a char array back to the char array; return any other
     expression unchanged.
     """
@@ -118,7 +118,7 @@ def moved(address: typed.Expr, offset: int, type_: DType) -> typed.Expr:
     return typed.Cast(pointer, address.span, total)
 
 
-def place_of_member(node: tree.MemberNode, base: typed.Expr, scope: Scope) -> typed.Expr:
+def lvalue_of_member(node: tree.MemberNode, base: typed.Expr, scope: Scope) -> typed.Expr:
     """Return base.name or base->name as an lvalue. Raises DError D_OP_PTR, D_OP_SOU,
     D_OP_INCOMPLETE, D_TYPE_MEMBER.
 
@@ -129,7 +129,7 @@ def place_of_member(node: tree.MemberNode, base: typed.Expr, scope: Scope) -> ty
     op, span = node.op, node.span
     type_ = base.type
     if op == "->":
-        base = decayed(string_place(base))
+        base = decayed(char_array_of(base))
         if not isinstance(base.type, PointerType):
             message = f"operator {op} must be applied to a pointer"
             hint = f"write .{node.name}" if isinstance(type_, StructType) else ""
@@ -178,31 +178,31 @@ def find(struct: StructType, name: str, span: Span) -> Member:
     return member
 
 
-def _address(place: typed.Expr, span: Span) -> typed.Expr:
+def _address(lvalue: typed.Expr, span: Span) -> typed.Expr:
     """Return the address of a structure. Raises DError D_UNKNOWN if the structure has no
     address.
     """
-    if isinstance(place, typed.Load):
-        return place.address
-    pointer = PointerType(place.type)
-    if isinstance(place, typed.Conditional):
-        sides = _address(place.then, span), _address(place.otherwise, span)
-        return typed.Conditional(pointer, place.span, place.condition, *sides)
-    if isinstance(place, typed.Comma):
-        return typed.Comma(pointer, place.span, place.left, _address(place.right, span))
-    if isinstance(place, typed.GlobalRead | typed.KeyedRead):
-        return typed.Cast(pointer, place.span, place)  # a structure's value is its address
-    message = f"members of a value of type {place.type} cannot be read"
+    if isinstance(lvalue, typed.Load):
+        return lvalue.address
+    pointer = PointerType(lvalue.type)
+    if isinstance(lvalue, typed.Conditional):
+        sides = _address(lvalue.then, span), _address(lvalue.otherwise, span)
+        return typed.Conditional(pointer, lvalue.span, lvalue.condition, *sides)
+    if isinstance(lvalue, typed.Comma):
+        return typed.Comma(pointer, lvalue.span, lvalue.left, _address(lvalue.right, span))
+    if isinstance(lvalue, typed.GlobalRead | typed.KeyedRead):
+        return typed.Cast(pointer, lvalue.span, lvalue)  # a structure's value is its address
+    message = f"members of a value of type {lvalue.type} cannot be read"
     raise DError(message, span, "D_UNKNOWN", "use a pointer to it")
 
 
-def address_of(place: typed.Expr, span: Span) -> typed.Expr:
+def address_of(lvalue: typed.Expr, span: Span) -> typed.Expr:
     """Return the expression &place.  Raises DError D_ADDROF_LVAL, D_ADDROF_BITFIELD."""
-    place = string_place(place)
-    if isinstance(place, typed.BitField):
+    lvalue = char_array_of(lvalue)
+    if isinstance(lvalue, typed.BitField):
         raise DError("cannot take address of bit-field", span, "D_ADDROF_BITFIELD")
-    if isinstance(place, typed.Load) and not isinstance(place.type, StringType):
-        return cast(_shared(place.address), PointerType(place.type))
+    if isinstance(lvalue, typed.Load) and not isinstance(lvalue.type, StringType):
+        return cast(_shared(lvalue.address), PointerType(lvalue.type))
     raise DError("unacceptable operand for unary & operator", span, "D_ADDROF_LVAL")
 
 
@@ -271,26 +271,26 @@ def current_thread(scope: Scope) -> DType:
     return PointerType(struct if struct is not None else VoidType())
 
 
-def size_of_place(place: typed.Expr, scope: Scope, span: Span) -> int:
+def size_of_operand(lvalue: typed.Expr, scope: Scope, span: Span) -> int:
     """Return the size in bytes of sizeof's operand. Raises DError D_SIZEOF_BITFIELD."""
-    place = string_place(place)
-    if isinstance(place, typed.BitField):
+    lvalue = char_array_of(lvalue)
+    if isinstance(lvalue, typed.BitField):
         raise DError("cannot apply sizeof to a bit-field", span, "D_SIZEOF_BITFIELD")
-    if is_string(place.type) and not isinstance(place, typed.StrConst):
+    if is_string(lvalue.type) and not isinstance(lvalue, typed.StrConst):
         return scope.environment.strsize  # also if kinst knows that the string is shorter
-    return size_of(place.type, scope.environment.strsize)
+    return size_of(lvalue.type, scope.environment.strsize)
 
 
 def as_pointer(expr: typed.Expr) -> typed.Expr:
     """Convert an array or a string to a pointer, which can be indexed and dereferenced; return any
     other value unchanged.
     """
-    place = decayed(string_place(expr))
-    if not is_string(place.type):
-        return place
-    if isinstance(place, typed.Load):  # a string in memory: no copy is needed
-        return cast(place.address, PointerType(CHAR))
-    return typed.Cast(PointerType(CHAR), expr.span, place)
+    converted = decayed(char_array_of(expr))
+    if not is_string(converted.type):
+        return converted
+    if isinstance(converted, typed.Load):  # a string in memory: no copy is needed
+        return cast(converted.address, PointerType(CHAR))
+    return typed.Cast(PointerType(CHAR), expr.span, converted)
 
 
 def arithmetic(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr | None:

@@ -33,7 +33,7 @@ class Translator:
 
     node: tree.TranslatorNode
     source: DType  # type of the translator's parameter
-    made: StructType  # the structure whose members the translator defines
+    target: StructType  # the structure whose members the translator defines
     lazily: bool = False  # the translator's expressions are checked only when they are used
 
 

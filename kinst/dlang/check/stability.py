@@ -56,7 +56,7 @@ _OF_PROBE = {
 OUTSIDE = ProviderStability(STABLE, STABLE, STABLE, STABLE, STABLE)
 
 
-def given(program: tree.ProgramNode) -> dict[str, Attributes]:
+def declared_stability(program: tree.ProgramNode) -> dict[str, Attributes]:
     """Return the stability of each name that the program declares. A name has the stability that
     #pragma D attributes gives it. An inline without such a pragma has the stability of the least
     stable name in its expression.
@@ -107,7 +107,7 @@ def _of_translators(
     (dt_cook_xlator()). kinst's translators are Stable, as dtrace(1)'s are.
 
     Args:
-        own: the stability of the program's own names (given()).
+        own: the stability of the program's own names (declared_stability()).
     """
     members = [
         member.value
@@ -123,7 +123,7 @@ def _of_translators(
     return of_names(tuple(members), OUTSIDE, plain, own)
 
 
-def named(
+def stabilities_of(
     nodes: object,
     probe: ProviderStability,
     program: tree.ProgramNode,
@@ -133,7 +133,7 @@ def named(
 
     Args:
         probe: the stability that the probe's provider declares.
-        own: the stability of the program's own names (given()).
+        own: the stability of the program's own names (declared_stability()).
     """
     types = _types(program)
     for node in walk(nodes):
@@ -166,9 +166,9 @@ def of_names(
 
     Args:
         probe: the stability that the probe's provider declares.
-        own: the stability of the program's own names (given()).
+        own: the stability of the program's own names (declared_stability()).
     """
-    return least([STABLE, *(found for _, _, found in named(nodes, probe, program, own))])
+    return least([STABLE, *(found for _, _, found in stabilities_of(nodes, probe, program, own))])
 
 
 def check_minimum(
@@ -187,10 +187,10 @@ def check_minimum(
         probe: the stability that the probe's provider declares.
         minimum: the value of the option amin.
     """
-    own = given(program)
+    own = declared_stability(program)
     described = of_description(description.pattern, probe)
     names = [(str(description.pattern), description.span, described)]
-    names += named((clause.predicate, clause.statements), probe, program, own)
+    names += stabilities_of((clause.predicate, clause.statements), probe, program, own)
     for name, span, stability in names:
         if not stability.reaches(minimum):
             message = f"attributes for {name} ({stability}) are less than predefined minimum"
@@ -207,7 +207,7 @@ def of_clause(
 
     Args:
         probe: the stability that the probe's provider declares.
-        own: the stability of the program's own names (given()).
+        own: the stability of the program's own names (declared_stability()).
     """
     return of_names((clause.predicate, clause.statements), probe, program, own)
 

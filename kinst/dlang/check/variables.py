@@ -106,7 +106,7 @@ def _is_taken(name: str, scope: Scope) -> bool:
     )
 
 
-def place_of(node: tree.ExprNode, scope: Scope) -> VariableReference | None:
+def reference_of(node: tree.ExprNode, scope: Scope) -> VariableReference | None:
     """If an expression is a variable or an element of an array variable, return a reference to it;
     for any other expression (a built-in, an inline, p[i] with a pointer p), return None.
     """
@@ -129,26 +129,32 @@ def array_named(node: tree.ExprNode, scope: Scope) -> typed.Variable | None:
     """Return the scalar array that an expression names without an index; None for any other
     expression.
     """
-    place = place_of(node, scope)
-    variable = scope.variables.get(place.name) if place is not None and place.keys is None else None
+    reference = reference_of(node, scope)
+    variable = (
+        scope.variables.get(reference.name)
+        if reference is not None and reference.keys is None
+        else None
+    )
     return variable if variable is not None and variable.length else None
 
 
-def read(place: VariableReference, scope: Scope, check: Check) -> typed.Expr:
+def read(reference: VariableReference, scope: Scope, check: Check) -> typed.Expr:
     """Return the value of a variable; for a scalar array, the array as an lvalue. Raises DError
     D_VAR_UNDEF, D_IDENT_UNDEF, D_IDENT_BADREF, and the errors of keys.
     """
-    variable = _existing(place, scope)
-    if place.keys is None:
+    variable = _existing(reference, scope)
+    if reference.keys is None:
         if variable.length and _is_in_one_piece(variable):
-            return _whole(variable, place.span)
-        _refuse_array(place, variable)
-        return typed.GlobalRead(variable.type, place.span, variable)
-    keys = _keys_of(place, variable, scope, check)
-    value = typed.KeyedRead(variable.type, place.span, variable, keys)
+            return _whole(variable, reference.span)
+        _refuse_array(reference, variable)
+        return typed.GlobalRead(variable.type, reference.span, variable)
+    keys = _keys_of(reference, variable, scope, check)
+    value = typed.KeyedRead(variable.type, reference.span, variable, keys)
     if isinstance(variable.type, ArrayType):
         return typed.Load(
-            variable.type, place.span, typed.Cast(PointerType(variable.type), place.span, value)
+            variable.type,
+            reference.span,
+            typed.Cast(PointerType(variable.type), reference.span, value),
         )
     return value
 
@@ -165,48 +171,50 @@ def _whole(variable: typed.Variable, span: Span) -> typed.Expr:
     return typed.Load(array, span, address)
 
 
-def element_address(place: VariableReference, scope: Scope, check: Check) -> typed.Expr | None:
+def element_address(reference: VariableReference, scope: Scope, check: Check) -> typed.Expr | None:
     """Return the address of a scalar array's element. As in C, the index may be one past the last
     element.
 
     Return None if the reference is to anything else, or to an array whose elements are not
     contiguous in memory (_is_in_one_piece()).
     """
-    variable = scope.variables.get(place.name)
-    if place.keys is None or variable is None or not variable.length:
+    variable = scope.variables.get(reference.name)
+    if reference.keys is None or variable is None or not variable.length:
         return None
     if not _is_in_one_piece(variable):
         return None
-    (index,) = _keys_of(place, variable, scope, check)
-    return move("+", decayed(_whole(variable, place.span)), index, place.span)
+    (index,) = _keys_of(reference, variable, scope, check)
+    return move("+", decayed(_whole(variable, reference.span)), index, reference.span)
 
 
-def _existing(place: VariableReference, scope: Scope) -> typed.Variable:
-    variable = scope.variables.get(place.name)
+def _existing(reference: VariableReference, scope: Scope) -> typed.Variable:
+    variable = scope.variables.get(reference.name)
     if variable is not None:
         return variable
-    if place.scope == "global":
-        raise scope.unknown(place.name, place.span)
-    declared = f"{place.scope} int64_t {place.name.partition('->')[2]}"
-    message = f"{place.name} has not yet been declared or assigned"
-    raise DError(message, place.span, "D_VAR_UNDEF", f"{declared}; before the clauses declares it")
+    if reference.scope == "global":
+        raise scope.unknown(reference.name, reference.span)
+    declared = f"{reference.scope} int64_t {reference.name.partition('->')[2]}"
+    message = f"{reference.name} has not yet been declared or assigned"
+    raise DError(
+        message, reference.span, "D_VAR_UNDEF", f"{declared}; before the clauses declares it"
+    )
 
 
-def _refuse_array(place: VariableReference, variable: typed.Variable) -> None:
+def _refuse_array(reference: VariableReference, variable: typed.Variable) -> None:
     if variable.keys:
-        message = f"associative array '{place.name}' may not be referenced as scalar"
-        raise DError(message, place.span, "D_IDENT_BADREF", f"write {place.name}[...]")
+        message = f"associative array '{reference.name}' may not be referenced as scalar"
+        raise DError(message, reference.span, "D_IDENT_BADREF", f"write {reference.name}[...]")
     if variable.length:
-        message = f"array {place.name} needs an index here"
-        raise DError(message, place.span, "D_UNKNOWN", f"write {place.name}[0]")
+        message = f"array {reference.name} needs an index here"
+        raise DError(message, reference.span, "D_UNKNOWN", f"write {reference.name}[0]")
 
 
-def _checked_keys(place: VariableReference, scope: Scope, check: Check) -> list[typed.Expr]:
+def _checked_keys(reference: VariableReference, scope: Scope, check: Check) -> list[typed.Expr]:
     """Check the keys of a reference and return them, not yet converted. Raises DError
     D_KEY_TYPE.
     """
     keys: list[typed.Expr] = []
-    for number, node in enumerate(place.keys or (), 1):
+    for number, node in enumerate(reference.keys or (), 1):
         base = node.base if isinstance(node, tree.IndexNode) else node
         kind = "aggregation" if isinstance(base, tree.AggregationNode) else ""
         if not kind:
@@ -222,45 +230,45 @@ def _checked_keys(place: VariableReference, scope: Scope, check: Check) -> list[
 
 
 def _keys_of(
-    place: VariableReference, variable: typed.Variable, scope: Scope, check: Check
+    reference: VariableReference, variable: typed.Variable, scope: Scope, check: Check
 ) -> tuple[typed.Expr, ...]:
     """Check the keys of a reference and return them converted to the types of the variable's keys.
     Raises DError D_PROTO_LEN, D_PROTO_ARG, D_ARR_BADREF.
     """
-    keys = _checked_keys(place, scope, check)
+    keys = _checked_keys(reference, scope, check)
     if variable.length:
-        return _index_of(place, variable, keys)
+        return _index_of(reference, variable, keys)
     if len(keys) != len(variable.keys):
         plural = "arg" if len(keys) == 1 else "args"
         message = (
-            f"{place.name}[ ] prototype mismatch: {len(keys)} {plural} passed, "
+            f"{reference.name}[ ] prototype mismatch: {len(keys)} {plural} passed, "
             f"{len(variable.keys)} expected"
         )
-        raise DError(message, place.span, "D_PROTO_LEN")
-    key_types = scope.keys.setdefault(place.name, variable.keys)
+        raise DError(message, reference.span, "D_PROTO_LEN")
+    key_types = scope.keys.setdefault(reference.name, variable.keys)
     merged = []
     for number, (key, want) in enumerate(zip(keys, key_types, strict=True), 1):
         type_ = _merged(want, key)
         if type_ is None:
             message = (
-                f"{place.name}[ ] argument #{number} is incompatible with prototype: "
+                f"{reference.name}[ ] argument #{number} is incompatible with prototype: "
                 f"prototype: {want}, argument: {key.type}"
             )
             raise DError(message, key.span, "D_PROTO_ARG")
         merged.append(type_)
-    scope.keys[place.name] = tuple(merged)
+    scope.keys[reference.name] = tuple(merged)
     return tuple(_as_key(k, t) for k, t in zip(keys, variable.keys, strict=True))
 
 
 def _index_of(
-    place: VariableReference, variable: typed.Variable, keys: Sequence[typed.Expr]
+    reference: VariableReference, variable: typed.Variable, keys: Sequence[typed.Expr]
 ) -> tuple[typed.Expr, ...]:
     if len(keys) != 1:
-        message = f"cannot access {place.name} as an associative array"
-        raise DError(message, place.span, "D_ARR_BADREF")
+        message = f"cannot access {reference.name} as an associative array"
+        raise DError(message, reference.span, "D_ARR_BADREF")
     (index,) = keys
     if not is_integer(index.type):
-        message = f"cannot use {index.type} as an index of {place.name}"
+        message = f"cannot use {index.type} as an index of {reference.name}"
         raise DError(message, index.span, "D_ARR_BADREF", "an integer is wanted")
     return (cast(index, INT64),)
 
@@ -296,24 +304,26 @@ def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
     return to_string(key) if is_string(type_) else cast(key, type_)
 
 
-def place_to_change(node: tree.ExprNode, op: str, scope: Scope, check: Check) -> VariableReference:
+def reference_to_change(
+    node: tree.ExprNode, op: str, scope: Scope, check: Check
+) -> VariableReference:
     """Return the reference to the variable that an assignment or ++ changes.
 
     Raises DError D_OP_WRITE, D_OP_LVAL, D_OP_ARRFUN, D_OP_SCALAR, D_IDENT_BADREF.
     """
-    place = place_of(node, scope)
-    if place is not None:
-        if place.keys is None and place.name in scope.variables:
-            variable = scope.variables[place.name]
+    reference = reference_of(node, scope)
+    if reference is not None:
+        if reference.keys is None and reference.name in scope.variables:
+            variable = scope.variables[reference.name]
             if variable.length and op == "=":
                 type_ = ArrayType(variable.type, variable.length)
                 message = f'operator = may not be applied to operand of type "{type_}"'
-                raise DError(message, place.span, "D_OP_ARRFUN", f"write {place.name}[0]")
+                raise DError(message, reference.span, "D_OP_ARRFUN", f"write {reference.name}[0]")
             if variable.length and op in ("++", "--"):
                 message = f"operator {op} requires operand of scalar type"
-                raise DError(message, place.span, "D_OP_SCALAR", f"write {place.name}[0]")
-            _refuse_array(place, variable)
-        return place
+                raise DError(message, reference.span, "D_OP_SCALAR", f"write {reference.name}[0]")
+            _refuse_array(reference, variable)
+        return reference
     if isinstance(node, tree.NameNode):
         scope.refuse_builtin(node.name, node.span, "scalar")
     else:
@@ -326,19 +336,19 @@ def place_to_change(node: tree.ExprNode, op: str, scope: Scope, check: Check) ->
 
 
 def _create(
-    place: VariableReference, type_: DType, keys: Sequence[typed.Expr], scope: Scope
+    reference: VariableReference, type_: DType, keys: Sequence[typed.Expr], scope: Scope
 ) -> typed.Variable:
     """Create the variable that a reference names; return it. Raises DError D_ARR_LOCAL.
 
     Args:
         keys: keys of the first assignment, whose types become the types of the array's keys.
     """
-    if place.keys is None:
-        return scope.create(place.name, type_, place.scope)
-    if place.scope == "this":
-        raise no_clause_local_array(place.name, place.span, "D_ARR_LOCAL")
-    types = scope.keys.setdefault(place.name, tuple(k.type for k in keys))
-    return scope.create(place.name, type_, place.scope, types)
+    if reference.keys is None:
+        return scope.create(reference.name, type_, reference.scope)
+    if reference.scope == "this":
+        raise no_clause_local_array(reference.name, reference.span, "D_ARR_LOCAL")
+    types = scope.keys.setdefault(reference.name, tuple(k.type for k in keys))
+    return scope.create(reference.name, type_, reference.scope, types)
 
 
 def no_clause_local_array(name: str, span: Span, tag: str) -> DError:
@@ -352,17 +362,17 @@ def _step_variable(
     """Check ++ or -- of a variable. A variable without a type becomes an int64_t of value 0, as in
     libdtrace.
     """
-    place = place_to_change(node.operand, node.op, scope, check)
-    variable = scope.variables.get(place.name)
+    reference = reference_to_change(node.operand, node.op, scope, check)
+    variable = scope.variables.get(reference.name)
     if variable is None:
-        new_keys = _checked_keys(place, scope, check)
-        variable = scope.variables.get(place.name)
-        variable = variable or _create(place, typedef("int64_t"), new_keys, scope)
+        new_keys = _checked_keys(reference, scope, check)
+        variable = scope.variables.get(reference.name)
+        variable = variable or _create(reference, typedef("int64_t"), new_keys, scope)
     type_, span = scope.types.defined(variable.type), node.span
     by = step_of(node, type_, scope.environment.strsize)
-    if place.keys is None:
+    if reference.keys is None:
         return typed.Step(type_, span, variable, by, post)
-    keys = _keys_of(place, variable, scope, check)
+    keys = _keys_of(reference, variable, scope, check)
     return typed.KeyedStep(type_, span, variable, keys, by, post)
 
 
@@ -370,35 +380,37 @@ def _assign_variable(node: tree.AssignmentNode, scope: Scope, check: Check) -> t
     """Check `variable = value` or `variable op= value`. The first assignment gives a variable its
     type.
     """
-    place = place_to_change(node.left, node.op, scope, check)
+    reference = reference_to_change(node.left, node.op, scope, check)
     span = node.span
     keys: tuple[typed.Expr, ...] = ()
-    variable = scope.variables.get(place.name)
+    variable = scope.variables.get(reference.name)
     if variable is not None:
-        keys = _keys_of(place, variable, scope, check) if place.keys is not None else ()
-        value = _assignable(check(node.right, scope), place, scope, check)
+        keys = _keys_of(reference, variable, scope, check) if reference.keys is not None else ()
+        value = _assignable(check(node.right, scope), reference, scope, check)
         if node.op != "=":
-            old = _old(place, variable, keys)
+            old = _old(reference, variable, keys)
             old = replace(old, type=scope.types.defined(old.type))
             value = compound(node.op, old, value, span)
-        return _stored(place, variable, keys, assigned(value, variable.type, node.op, span), span)
-    scope.begin_assignment(place.name)
+        return _stored(
+            reference, variable, keys, assigned(value, variable.type, node.op, span), span
+        )
+    scope.begin_assignment(reference.name)
     if node.op != "=":
-        raise scope.unknown(place.name, place.span)
-    written = _checked_keys(place, scope, check)
-    value = _assignable(check(node.right, scope), place, scope, check)
+        raise scope.unknown(reference.name, reference.span)
+    written = _checked_keys(reference, scope, check)
+    value = _assignable(check(node.right, scope), reference, scope, check)
     scope.end_assignment()
     type_ = StringType() if is_string(value.type) else value.type
     if isinstance(type_, VoidType):
         raise incompatible(type_, "=", value.type, span)
     # The right-hand side may have created the variable: x = x++.
-    variable = scope.variables.get(place.name) or _create(place, type_, written, scope)
-    keys = _keys_of(place, variable, scope, check) if place.keys is not None else ()
-    return _stored(place, variable, keys, converted(value, type_, "=", span), span)
+    variable = scope.variables.get(reference.name) or _create(reference, type_, written, scope)
+    keys = _keys_of(reference, variable, scope, check) if reference.keys is not None else ()
+    return _stored(reference, variable, keys, converted(value, type_, "=", span), span)
 
 
 def _assignable(
-    value: typed.Expr, place: VariableReference, scope: Scope, check: Check
+    value: typed.Expr, reference: VariableReference, scope: Scope, check: Check
 ) -> typed.Expr:
     """Convert a value to a form that a variable can hold.
 
@@ -406,8 +418,8 @@ def _assignable(
     until the clause ends. Raises DError D_OP_DYN for any other variable.
     """
     if isinstance(value, Translation) and isinstance(value.type, PointerType):
-        if place.scope != "this":
-            message = f"a translation to {value.type} may not be assigned to {place.name}"
+        if reference.scope != "this":
+            message = f"a translation to {value.type} may not be assigned to {reference.name}"
             hint = f"assign xlate < {value.type.to} > (...), which copies the structure"
             raise DError(message, value.span, "D_OP_DYN", hint)
         return as_pointer(value, scope, check)
@@ -424,21 +436,21 @@ def assigned(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Expr
 
 
 def _old(
-    place: VariableReference, variable: typed.Variable, keys: tuple[typed.Expr, ...]
+    reference: VariableReference, variable: typed.Variable, keys: tuple[typed.Expr, ...]
 ) -> typed.Expr:
-    if place.keys is None:
-        return typed.GlobalRead(variable.type, place.span, variable)
-    return typed.OldValue(variable.type, place.span, variable)
+    if reference.keys is None:
+        return typed.GlobalRead(variable.type, reference.span, variable)
+    return typed.OldValue(variable.type, reference.span, variable)
 
 
 def _stored(
-    place: VariableReference,
+    reference: VariableReference,
     variable: typed.Variable,
     keys: tuple[typed.Expr, ...],
     value: typed.Expr,
     span: Span,
 ) -> typed.Expr:
-    if place.keys is None:
+    if reference.keys is None:
         return typed.Assign(variable.type, span, variable, value)
     return typed.KeyedAssign(variable.type, span, variable, keys, value)
 
@@ -468,7 +480,7 @@ def _is_memory(node: tree.ExprNode, scope: Scope) -> bool:
     """Return whether the operand of an assignment or ++ is an lvalue in memory, rather than a
     variable or an element of an array variable.
     """
-    if place_of(node, scope) is not None:
+    if reference_of(node, scope) is not None:
         return False
     if isinstance(node, tree.PrefixNode):
         return node.op == "*"
@@ -481,13 +493,13 @@ def _is_memory(node: tree.ExprNode, scope: Scope) -> bool:
     return isinstance(node, tree.MemberNode)
 
 
-def _stored_place(
+def _stored_lvalue(
     node: tree.ExprNode, op: str, scope: Scope, check: Check
 ) -> typed.Load | typed.BitField:
     """Check an operand that is stored to, and return it as an lvalue. A char array is returned as a
     string. Raises DError D_OP_LVAL and the errors of expressions.
     """
-    lvalue = members.string_place(check(node, scope))
+    lvalue = members.char_array_of(check(node, scope))
     if isinstance(lvalue, typed.Load) and isinstance(lvalue.type, ArrayType):
         whole = lvalue.type
         if is_char(whole.of) and whole.count:
@@ -535,7 +547,7 @@ def _assign_memory(node: tree.AssignmentNode, scope: Scope, check: Check) -> typ
     """Check `lvalue = value` or `lvalue op= value` for an lvalue in memory. The generated code
     computes the address once.
     """
-    lvalue = _stored_place(node.left, node.op, scope, check)
+    lvalue = _stored_lvalue(node.left, node.op, scope, check)
     value = as_structure(check(node.right, scope), scope, check)
     if node.op != "=":
         old = Before(scope.types.defined(lvalue.type), node.left.span)
@@ -549,7 +561,7 @@ def _step_memory(
     node: tree.PrefixNode | tree.PostfixNode, scope: Scope, check: Check, *, post: bool
 ) -> typed.Expr:
     """Check ++ or -- of an lvalue in memory. Raises DError D_OP_SCALAR, D_OP_VFPTR."""
-    lvalue = _stored_place(node.operand, node.op, scope, check)
+    lvalue = _stored_lvalue(node.operand, node.op, scope, check)
     type_, span = scope.types.defined(lvalue.type), node.span
     old = Before(type_, node.operand.span)
     number = constant(step_of(node, type_, scope.environment.strsize), type_, span)

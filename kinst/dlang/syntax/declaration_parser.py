@@ -216,26 +216,26 @@ class DeclarationParser(ExpressionParser):
                 return tree.TypeNode(("int",), 0, self.token.span)
         return self.specifiers()
 
-    def _list_of(self, one: Callable[[], None]) -> int:
+    def _list_of(self, parse_element: Callable[[], None]) -> int:
         """Parse a comma-separated list up to its semicolon, and return the offset after the
         semicolon.
 
         Args:
-            one: parses one element.
+            parse_element: parses one element.
         """
-        one()
-        return self._more(one)
+        parse_element()
+        return self._more(parse_element)
 
-    def _more(self, one: Callable[[], None]) -> int:
+    def _more(self, parse_element: Callable[[], None]) -> int:
         """Parse the rest of a comma-separated list, from its first comma up to its semicolon;
         return the offset after the semicolon.
 
         Args:
-            one: parses one element.
+            parse_element: parses one element.
         """
         while self.at(","):
             self.advance()
-            one()
+            parse_element()
         if not self.at(";"):
             raise self.unexpected("; expected")
         return self.token.end
