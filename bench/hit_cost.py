@@ -100,15 +100,15 @@ ALL_PEERS = {
 }
 
 
-def show(costs: Sequence[Cost], place: Place, boots: int) -> None:
+def show(costs: Sequence[Cost], probed: Place, boots: int) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=140)
     method = f"the median of {boots} boots; x: how many times cheaper than"
     one_site = [one for one in costs if not one.name.startswith((ALL, GETPPID))]
-    title = f"ns per hit at {place.function}+{place.offset} ({place.text}); {method}"
+    title = f"ns per hit at {probed.function}+{probed.offset} ({probed.text}); {method}"
     there = {one.name for one in costs}
     peers = {name: peer for name, peer in PEERS.items() if peer in there}
     console.print(table_of(title, one_site, peers))
-    for prefix, what in ((ALL, place.function), (GETPPID, "the function behind getppid(2)")):
+    for prefix, what in ((ALL, probed.function), (GETPPID, "the function behind getppid(2)")):
         every = [one for one in costs if one.name.startswith(prefix)]
         title = f"ns per hit, all instructions of {what}; {method}"
         peers = {name: prefix + peer for name, peer in ALL_PEERS.items() if prefix + peer in there}
@@ -181,7 +181,7 @@ def measure(boots: int, isa: str, drawn: int, functions: int, only: str, budget:
         budget.say("compile the guest's programs")
         copies = compile_programs(("rounds", "bpfcount"), Path(folder), isa)
         budget.say("look for instructions that kprobes can stand on")
-        places, measured, longest = _places(copies, isa), Boots(budget), 0.0
+        places, measured, longest = _probed_instructions(copies, isa), Boots(budget), 0.0
         end = BOOTS_END if drawn else END
         while measured.count < boots and not budget.over(end, longest):
             before = budget.used()
@@ -204,7 +204,7 @@ def measure(boots: int, isa: str, drawn: int, functions: int, only: str, budget:
     return found
 
 
-def _places(copies: Sequence[str], isa: str) -> tuple[Place, Place]:
+def _probed_instructions(copies: Sequence[str], isa: str) -> tuple[Place, Place]:
     """Return the instructions to probe: one instruction of a function that read(2) calls, and all
     instructions of the function of getppid(2). A separate guest finds them, because kprobes leave
     addresses in memory. Raises KinstError.
@@ -217,14 +217,14 @@ def _places(copies: Sequence[str], isa: str) -> tuple[Place, Place]:
 
 
 def _boot(
-    measured: Boots, copies: Sequence[str], isa: str, only: str, places: tuple[Place, Place]
+    measured: Boots, copies: Sequence[str], isa: str, only: str, probed: tuple[Place, Place]
 ) -> None:
     """Boot a guest, and measure all modes in it. Raises KinstError."""
     guest = Guest(copies, isa, cold=True, seconds=HANGS)
     try:
         # With this setting kprobes are set up and removed in a quarter of the time.
         guest.run("echo 1 >/sys/kernel/rcu_expedited || :")
-        groups = groups_of(guest, *places)
+        groups = groups_of(guest, *probed)
         measured.measure(guest, [[one for one in group if only in one.name] for group in groups])
     finally:
         guest.close()

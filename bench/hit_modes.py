@@ -136,9 +136,9 @@ def optimises(guest: Guest) -> bool:
 # The tools.
 
 
-def one_site_modes(guest: Guest, place: Place) -> list[Mode]:
+def one_site_modes(guest: Guest, probed: Place) -> list[Mode]:
     """Return all modes that probe the chosen instruction."""
-    site = f"kinst::{place.function}:{place.offset}"
+    site = f"kinst::{probed.function}:{probed.offset}"
     # Registers of a C function's second and third argument: a read's buffer and size.
     second, third = guest.machine.argument_registers[1:3]
     record = f'{{ printf("%d %x %x\\n", timestamp, regs[{second}], regs[{third}]); }}'
@@ -151,11 +151,11 @@ def one_site_modes(guest: Guest, place: Place) -> list[Mode]:
         return Mode(name, effort, 1, Kinst(guest, program, count).take, takes=takes)
 
     def kprobe(name: str, effort: Effort, **how: bool) -> Mode:
-        tool = Kprobes(guest, place.function, (place.offset,), **how)
+        tool = Kprobes(guest, probed.function, (probed.offset,), **how)
         return Mode(name, effort, 1, tool.take, takes=ONCE)
 
     def bpf(name: str, effort: Effort, optimise: bool) -> Mode:
-        tool = Bpf(guest, place.function, (place.offset,), optimise)
+        tool = Bpf(guest, probed.function, (probed.offset,), optimise)
         return Mode(name, effort, 1, tool.take, takes=ONCE)
 
     count = f"{site} {{ @ = count(); }}"
@@ -209,24 +209,24 @@ def _never(mode: Mode) -> Mode:
     return mode
 
 
-def all_modes(guest: Guest, place: Place, name: str, effort: Effort, dear: Effort) -> list[Mode]:
+def all_modes(guest: Guest, probed: Place, name: str, effort: Effort, dear: Effort) -> list[Mode]:
     """Return the modes that probe all instructions of a function, for each tool.
 
     Args:
         guest: the guest.
-        place: the function.
+        probed: the function.
         name: beginning of the modes' names.
         effort: calls of a take of kinst.
         dear: calls of a take of the other tools.
     """
-    every = _counting_all(guest, place.function)
-    hits, allowed_hits = sum(place.all.values()), sum(place.all[o] for o in place.allowed)
+    every = _counting_all(guest, probed.function)
+    hits, allowed_hits = sum(probed.all.values()), sum(probed.all[o] for o in probed.allowed)
     ways = [way for way in guest.ways(every) if way != "refused"]
     each = ", ".join(f"{n} by {way}" for way, n in Counter(ways).most_common())
     note = f"{hits} hits a call; of {len(ways)} sites {each}"
-    events = Kprobes(guest, place.function, place.allowed, buffer=True)
-    silent = Kprobes(guest, place.function, place.allowed)
-    bpf = Bpf(guest, place.function, place.allowed)
+    events = Kprobes(guest, probed.function, probed.allowed, buffer=True)
+    silent = Kprobes(guest, probed.function, probed.allowed)
+    bpf = Bpf(guest, probed.function, probed.allowed)
     return [
         Mode(f"{name}kinst, @[probename] = count()", effort, hits,
              Kinst(guest, every, total).take, note),
@@ -237,13 +237,13 @@ def all_modes(guest: Guest, place: Place, name: str, effort: Effort, dear: Effor
     ]  # fmt: skip
 
 
-def groups_of(guest: Guest, place: Place, getppid: Place) -> list[list[Mode]]:
+def groups_of(guest: Guest, probed: Place, getppid: Place) -> list[list[Mode]]:
     """Return all modes in three groups, in the order of their measurement: kinst's without traps,
     kinst's traps, those of the other tools. (Traps and kprobes leave addresses in the guest's
     memory, and kinst plants no run that memory points into.)"""
     modes = [
-        *one_site_modes(guest, place),
-        *all_modes(guest, place, ALL, LONG, DEAR),
+        *one_site_modes(guest, probed),
+        *all_modes(guest, probed, ALL, LONG, DEAR),
         *all_modes(guest, getppid, GETPPID, SHORT, SHORT_DEAR),
     ]
     modes.sort(key=lambda mode: mode.effort.bare.command)  # modes of one effort follow each other

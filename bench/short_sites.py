@@ -122,12 +122,12 @@ def in_a_call(guest: Guest, program: Program, call: str) -> dict[str, int]:
     }
 
 
-def sites(guest: Guest, room: int, call: str, drawn: int, seed: int) -> list[Site]:
+def sites(guest: Guest, jump_size: int, call: str, drawn: int, seed: int) -> list[Site]:
     """Return short instructions that each call runs, drawn at random.
 
     Args:
         guest: the guest.
-        room: bytes of a jump.
+        jump_size: bytes of a jump.
         call: "" for read(2), or "getppid".
         drawn: number of instructions.
         seed: seed of the random numbers.
@@ -151,7 +151,7 @@ def sites(guest: Guest, room: int, call: str, drawn: int, seed: int) -> list[Sit
         possible += [
             Site(name, int(p.name), p.text, "", hits[p.name])
             for p in guest.machine.list_probes(every)
-            if len(p.code) < room and p.name in hits
+            if len(p.code) < jump_size and p.name in hits
         ]
     return random.Random(seed).sample(possible, min(drawn, len(possible)))
 
@@ -259,13 +259,13 @@ class Shares:
         return part * self.alone["trap"] / max(1, self.alone.total())
 
 
-def shares(guest: Guest, room: int, functions: int, seed: int) -> Shares | None:
+def shares(guest: Guest, jump_size: int, functions: int, seed: int) -> Shares | None:
     """Return how the instructions of functions drawn at random from the whole kernel are planted;
     None if `functions` is 0.
 
     Args:
         guest: the guest.
-        room: bytes of a jump.
+        jump_size: bytes of a jump.
         functions: number of functions to draw, and of short instructions to plant alone.
         seed: seed of the random numbers.
     """
@@ -280,7 +280,7 @@ def shares(guest: Guest, room: int, functions: int, seed: int) -> Shares | None:
         except KinstError:  # several functions have this name
             continue
         whole.update(p.way for p in found)
-        short += [(name, p.name) for p in found if len(p.code) < room]
+        short += [(name, p.name) for p in found if len(p.code) < jump_size]
     for name, offset in random_.sample(short, min(functions, len(short))):
         alone.update(p.way for p in guest.machine.probes(f"kinst::{name}:{offset}"))
     return Shares(whole, len(short), alone)

@@ -96,10 +96,10 @@ class Histogram:
         return paired_of(text, effort), int(hits[1])
 
 
-def modes_of(guest: Guest, place: Place) -> list[Mode]:
+def modes_of(guest: Guest, probed: Place) -> list[Mode]:
     """Return all modes. Raises KinstError."""
-    site = f"kinst::{place.function}:{place.offset}"
-    entry = f"fbt::{place.function}:entry"
+    site = f"kinst::{probed.function}:{probed.offset}"
+    entry = f"fbt::{probed.function}:entry"
 
     def kinst(name: str, count: Callable[[Ran], int], text: str) -> Mode:
         program = guest.compile(text)
@@ -121,7 +121,7 @@ def modes_of(guest: Guest, place: Place) -> list[Mode]:
         kinst("@[pid] = count()", total, f"{site} {{ g = regs[R_RDX]; @[pid] = count(); }}"),
         kinst(PLAIN_PAIR, distribution, plain),
         kinst(PAIR, distribution, pair),
-        Mode(KERNEL, MIDDLE, 1, Histogram(guest, place).take),
+        Mode(KERNEL, MIDDLE, 1, Histogram(guest, probed).take),
     ]
 
 
@@ -145,9 +145,9 @@ def measure(boots: int) -> tuple[Place, list[Cost]]:
     return place, [Cost("untraced", 0, untraced, 0, 0, 0, boots, ""), *costs]
 
 
-def show(costs: Sequence[Cost], place: Place, boots: int) -> None:
+def show(costs: Sequence[Cost], probed: Place, boots: int) -> None:
     by_name = {one.name: one.hit_ns for one in costs}
-    where = f"{place.function}+{place.offset}"
+    where = f"{probed.function}+{probed.offset}"
     table = Table(title=f"ns per call of a clause at {where}; median of {boots} boots")
     for column in ("", "ns", "boots'", f"more than `{BASE}`"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)

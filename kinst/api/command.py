@@ -33,7 +33,7 @@ class GuestCommand:
         self._target.start_command()
         self._target.resume()
 
-    def give(self) -> None:
+    def hand_over(self) -> None:
         """Note that a trace has taken the prepared command. The trace starts it, and drop() does
         not end it."""
         self._prepared = False

@@ -259,7 +259,7 @@ class Machine:
         self._started = Started(workspace, GuestCommand(machine.target))
         return self._started
 
-    def _stand(self, compiled: Compiled) -> None:
+    def _prepare_reading(self, compiled: Compiled) -> None:
         """Prepare a started machine for reading its memory; do nothing if it has not started.
 
         A machine that cannot be read while it runs is stopped. If the kernel has changed its text,
@@ -271,7 +271,7 @@ class Machine:
         if self._started is not None:
             self._started.workspace.stand(call_sites=compiled.plant.call_sites)
 
-    def _looked_at(self) -> StartedMachine:
+    def _readable(self) -> StartedMachine:
         """Start the machine if necessary, prepare it for reading its memory, and return it."""
         self._check_open()
         workspace = self._start().workspace
@@ -352,7 +352,7 @@ class Machine:
         if started is None:
             return Program(request, compiled, True, command)
         try:
-            self._stand(compiled)
+            self._prepare_reading(compiled)
             pid = started.command.prepare(command) if command else request.machine.process
             self._files.check_system(compiled.program)
             compiled = expand(request, compiled, started.machine, self._report, pid)
@@ -372,14 +372,14 @@ class Machine:
         return self._planned(self.expand(program))
 
     def _planned(
-        self, expanded: Program, among: Collection[int] | None = None, given: int = 0
+        self, expanded: Program, among: Collection[int] | None = None, last_id: int = 0
     ) -> TracePlan:
         """Return the plan of a trace of an expanded program.
 
         Args:
             expanded: the program.
             among: addresses of the functions of a batch; None for all functions.
-            given: highest probe id of earlier batches; 0 if there are none.
+            last_id: highest probe id of earlier batches; 0 if there are none.
         """
         started, compiled = self._started, expanded.compiled
         if started is None:
@@ -388,7 +388,7 @@ class Machine:
         else:
             workspace = started.workspace
             workspace.stand(among, call_sites=compiled.plant.call_sites)
-            enabled = self._enabled(expanded, given=given)
+            enabled = self._enabled(expanded, last_id=last_id)
             count = len(enabled.enabled)
             placing: Callable[[float], None] = ignore
             coding: Callable[[float], None] = ignore
@@ -405,18 +405,20 @@ class Machine:
         self._report.stage("code and plan")
         return made
 
-    def _enabled(self, program: Program, *, listed: bool = False, given: int = 0) -> EnabledProgram:
+    def _enabled(
+        self, program: Program, *, listed: bool = False, last_id: int = 0
+    ) -> EnabledProgram:
         """Return an expanded program with the probes that it matches.
 
         Args:
             program: the program.
             listed: whether the probes are to be listed rather than to fire.
-            given: highest probe id of earlier batches; 0 if there are none.
+            last_id: highest probe id of earlier batches; 0 if there are none.
         """
         started = self._started
         return enable_program(
             program.compiled, started.machine if started is not None else None, self._isa,
-            self._report.leave_out, zero=program.request.zero, listed=listed, given=given,
+            self._report.leave_out, zero=program.request.zero, listed=listed, given=last_id,
             in_batches=started is not None and started.workspace.in_batches,
         )  # fmt: skip
 
@@ -505,7 +507,7 @@ class Machine:
         if self.needs_kernel(program, listed=True):
             self.start(program)
             program = self._expanded(program, "")
-        self._stand(program.compiled)
+        self._prepare_reading(program.compiled)
         enabled = self._enabled(program, listed=True)
         if not details:
             if self._started is None:
@@ -534,7 +536,7 @@ class Machine:
         Raises:
             KinstError: a function does not exist.
         """
-        machine = self._looked_at()
+        machine = self._readable()
         named = named_functions(machine.kernel, functions)
         found = codes_of(machine.kernel, named, places_of(machine.images))
         self._report.stage("code")
@@ -550,14 +552,14 @@ class Machine:
         Raises:
             KinstError: a pattern matches nothing.
         """
-        machine = self._looked_at()
+        machine = self._readable()
         found = find_functions(patterns, machine.kernel, machine.images)
         return source_functions(found, machine.images)
 
     def interrupt_entry(self) -> list[Function]:
         """Return the functions that begin and end interrupts in this kernel, including the variants
         and parts that the compiler made of them (NAME.isra.0, NAME.cold)."""
-        system = self._looked_at().system
+        system = self._readable().system
         names = self._files.dialect().interrupt_entry
         return [one for name in names for glob in (name, f"{name}.*") for one in system.glob(glob)]
 
@@ -656,7 +658,7 @@ class Machine:
             before: the batch before this one; None for the first batch.
             more: whether another batch follows.
         """
-        made = self._planned(expanded, among, before.given if before is not None else 0)
+        made = self._planned(expanded, among, before.last_id if before is not None else 0)
         if self._started is None:
             running = RunningTrace(made, HostAlone(made, self._isa), self._report, self._output)
             return ReadyBatch(running, made)
@@ -673,7 +675,7 @@ class Machine:
         ready to run."""
         if self._started is None:
             raise KinstError("there is nothing to plant in batches", "-x batch= needs a kernel")
-        self._stand(expanded.compiled)
+        self._prepare_reading(expanded.compiled)
         machine, command = self._started.machine, expanded.command
         wants = partial(wants_kernel, providers=load_all(), fired=False)
         parts = batches.cut(expanded.compiled, machine.kernel, machine.system, wants)
@@ -771,7 +773,7 @@ class Machine:
                 if isinstance(event, Gone):
                     raise TargetError(f"the guest is gone: {event.reason}", event.console)
                 if isinstance(event, CommandEnded):
-                    guest.give()
+                    guest.hand_over()
                     return CommandResult(b"".join(self._output), event.status)
             raise TargetError(f"`{command}` has not ended in {seconds:g} s")
         finally:
@@ -786,7 +788,7 @@ class Machine:
 
     def _give_command(self) -> None:
         if self._started is not None:
-            self._started.command.give()
+            self._started.command.hand_over()
 
     def _take_back_command(self) -> None:
         if self._started is not None:

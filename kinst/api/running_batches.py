@@ -25,7 +25,7 @@ class ReadyBatch:
     plan: TracePlan
 
     @property
-    def given(self) -> int:
+    def last_id(self) -> int:
         """The highest id of the batch's probes; 0 if the batch has no probes."""
         return max((e.probe.id for e in self.plan.matched), default=0)
 

@@ -288,12 +288,12 @@ def _functions(machine: Machine, name: str) -> list[FunctionKey]:
     return [(one.module, one.name) for one in found]
 
 
-def _reason(one: Unfollowed, refused: dict[int, str]) -> str:
+def _reason(call: Unfollowed, refused: dict[int, str]) -> str:
     """Return why a function that was called cannot be traced; "" if it can, or if the function is
     not known."""
-    if one.target is None:
+    if call.target is None:
         return ""
-    low = one.target
+    low = call.target
     return next((why for at, why in refused.items() if low <= at < low + ENTRY), "")
 
 

@@ -55,7 +55,7 @@ def parse(words: Sequence[str]) -> InlinecallOptions:
     return InlinecallOptions(names[0], names[1], as_json)
 
 
-def place(file: str, line: int) -> str:
+def location(file: str, line: int) -> str:
     """Return "file:line"; "" if they are not known."""
     return f"{file}:{line}" if file else ""
 
@@ -71,9 +71,9 @@ def as_text(functions: Sequence[InlineFunction]) -> str:
     line for each address range of a copy."""
     lines = []
     for function in functions:
-        lines.append(place(function.decl_file, function.decl_line) or function.name)
+        lines.append(location(function.decl_file, function.decl_line) or function.name)
         for copy in function.copies:
-            called = place(copy.call_file, copy.call_line)
+            called = location(copy.call_file, copy.call_line)
             for part in copy.ranges:
                 lines.append(_columns(f"[{part.low:#x} - {part.high:#x}]", called, part.caller))
             if not copy.ranges:
@@ -108,16 +108,16 @@ def as_json(functions: Sequence[InlineFunction]) -> str:
     return json.dumps(rows, indent=1) + "\n"
 
 
-def run(wanted: InlinecallOptions) -> str:
+def run(options: InlinecallOptions) -> str:
     """Return the text that the command prints. Messages and progress go to stderr. Raises
     KinstError."""
     functions = inline_functions(
-        wanted.file,
-        wanted.function,
+        options.file,
+        options.function,
         on_message=lambda text: say(f"inlinecall: {text}"),
         on_progress=Progress("inlinecall", log=False),
     )
-    return as_json(functions) if wanted.json else as_text(functions)
+    return as_json(functions) if options.json else as_text(functions)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -251,11 +251,11 @@ def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
     return words.command_line(rest)
 
 
-def _with_values(argv: Sequence[str], known: Mapping[str, Option]) -> list[str]:
+def _with_values(argv: Sequence[str], options: Mapping[str, Option]) -> list[str]:
     """Return the words with "=" appended to each option whose optional value is left out, because
     getopt does not know optional values."""
     end = argv.index("--") if "--" in argv else len(argv)
-    optional = {option.name for option in known.values() if option.optional}
+    optional = {option.name for option in options.values() if option.optional}
     return [f"{word}=" if word in optional else word for word in argv[:end]] + [*argv[end:]]
 
 

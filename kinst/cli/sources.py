@@ -22,15 +22,15 @@ class SourceFiles:
     missing: str = ""
 
 
-def source_files(given: str, release: str, files: Sequence[str]) -> SourceFiles:
+def source_files(source: str, release: str, files: Sequence[str]) -> SourceFiles:
     """Return the text of source files.
 
     Args:
-        given: value of --source; "" without --source.
+        source: value of --source; "" without --source.
         release: release of the kernel.
         files: names of source files in the debug information.
     """
-    place = find_source(given, release)
+    place = find_source(source, release)
     if place is None:
         package = package_of(release)
         install = f", or apt install {package}" if package else ""

@@ -162,11 +162,11 @@ class ProgramEntries:
     chosen: Sequence[Sequence[tuple[Selection, Entry, int]]] = ()
 
 
-def _lower_entries(wanted: ProgramEntries, machine: CodeMachine) -> tuple[str, bytes]:
+def _lower_entries(needed: ProgramEntries, machine: CodeMachine) -> tuple[str, bytes]:
     """Return LLVM assembly of the entry functions and their helpers, and the bytes of the program's
     strings area.  Raises KinstError if the machine cannot do what a clause asks for.
     """
-    program, layout = wanted.program, wanted.layout
+    program, layout = needed.program, needed.layout
     _check_sizes(machine, layout)
     offsets, strings = layout.strings
     keys = max(
@@ -177,25 +177,25 @@ def _lower_entries(wanted: ProgramEntries, machine: CodeMachine) -> tuple[str, b
         default=0,
     )
     unit = Unit(machine, layout, offsets, keys, makes_pointers(program), shares_variables(program))
-    in_error = [program.clauses[i] for i in wanted.error_clauses]
-    error = write_error(unit, wanted.error_site, in_error)
+    in_error = [program.clauses[i] for i in needed.error_clauses]
+    error = write_error(unit, needed.error_site, in_error)
     functions: list[IrFunction] = [error]
-    for entry in wanted.entries:
+    for entry in needed.entries:
         clauses = [program.clauses[i] for i in entry]
         functions.append(write_entry(unit, _name(entry), clauses, error))
-    for number, (entry, descriptor) in enumerate(wanted.sampled):
+    for number, (entry, descriptor) in enumerate(needed.sampled):
         clauses = [program.clauses[i] for i in entry]
         body = write_entry(unit, f"{_sampler(number)}_entry", clauses, error)
         body.internal = True  # a call of an exported function would have to be relocated
         functions += [body, write_sampler(machine, _sampler(number), body, descriptor)]
-    functions += _choosers(wanted, unit, error)
+    functions += _choosers(needed, unit, error)
     if not machine.host:
         functions += [write_trap_hook(machine), write_fault_hook(machine)]
     functions += unit.helpers.values()
     return module_text(machine.triple, functions), strings
 
 
-def _choosers(wanted: ProgramEntries, unit: Unit, error: IrFunction) -> list[IrFunction]:
+def _choosers(needed: ProgramEntries, unit: Unit, error: IrFunction) -> list[IrFunction]:
     """Return LLVM functions for the sites where a number in memory decides which probe fires: first
     entry functions, then, for each element of wanted.chosen, a function that runs the entry
     function of the probe to which a hit belongs.
@@ -205,10 +205,10 @@ def _choosers(wanted: ProgramEntries, unit: Unit, error: IrFunction) -> list[IrF
     """
     entries: dict[Entry, IrFunction] = {}
     functions: list[IrFunction] = []
-    for number, probes in enumerate(wanted.chosen):
+    for number, probes in enumerate(needed.chosen):
         for _, entry, _ in probes:
             if entry not in entries:
-                clauses = [wanted.program.clauses[i] for i in entry]
+                clauses = [needed.program.clauses[i] for i in entry]
                 body = write_entry(unit, f"chosen_{_name(entry)}", clauses, error)
                 body.internal, body.noinline = True, True
                 entries[entry] = body
@@ -267,11 +267,11 @@ def compile_functions(
     }
 
 
-def compile_target(wanted: ProgramEntries, machine: CodeMachine, address: int) -> TargetCode:
+def compile_target(needed: ProgramEntries, machine: CodeMachine, address: int) -> TargetCode:
     """Compile a program's entry functions and hooks for the text area of scratch.
 
     Args:
-        wanted: the program's entry functions.
+        needed: the program's entry functions.
         machine: a CPU of the target.
         address: address in the target that the code will be written to, a multiple of 16.
 
@@ -279,16 +279,16 @@ def compile_target(wanted: ProgramEntries, machine: CodeMachine, address: int) -
         KinstError: this kernel cannot do what a clause asks for (a built-in that its system does
             not know, arg0 at an instruction).
     """
-    ir, strings = _lower_entries(wanted, machine)
+    ir, strings = _lower_entries(needed, machine)
     compiled = _object_code(
         ir, machine.triple, machine.features, machine.llvm_options, machine.saved_code
     )
-    clauses, entries = wanted.program.clauses, wanted.entries
-    in_error = [slots_read(clauses[i], machine) for i in wanted.error_clauses]
+    clauses, entries = needed.program.clauses, needed.entries
+    in_error = [slots_read(clauses[i], machine) for i in needed.error_clauses]
     slots: dict[Entry, frozenset[int]] = {}
     caller: set[Entry] = set()
     arguments: dict[Entry, frozenset[int]] = {}
-    of_choosers = (entry for probes in wanted.chosen for _, entry, _ in probes)
+    of_choosers = (entry for probes in needed.chosen for _, entry, _ in probes)
     for entry in dict.fromkeys((*entries, *of_choosers)):
         reads = [slots_read(clauses[i], machine) for i in entry]
         slots[entry] = frozenset[int]().union(*(read.slots for read in reads + in_error))
@@ -300,24 +300,24 @@ def compile_target(wanted: ProgramEntries, machine: CodeMachine, address: int) -
         compiled.code, address, {entry: compiled.offsets[_name(entry)] for entry in entries}, slots,
         frozenset(caller), arguments, strings, compiled.offsets["trap_hook"],
         compiled.offsets["fault_hook"], ir,
-        tuple(address + compiled.offsets[_sampler(k)] for k in range(len(wanted.sampled))),
-        tuple(address + compiled.offsets[_chooser(k)] for k in range(len(wanted.chosen))),
+        tuple(address + compiled.offsets[_sampler(k)] for k in range(len(needed.sampled))),
+        tuple(address + compiled.offsets[_chooser(k)] for k in range(len(needed.chosen))),
     )  # fmt: skip
 
 
-def compile_host(wanted: ProgramEntries, machine: CodeMachine) -> HostCode:
+def compile_host(needed: ProgramEntries, machine: CodeMachine) -> HostCode:
     """Compile a program's entry functions for kinst's own process, which runs the clauses of BEGIN,
     END, timers and stop-planted probes.
 
     If there are no entries, return empty code without calling LLVM: most programs have probes in
     the target alone.  Raises KinstError if a clause asks for something that the host cannot do.
     """
-    if not wanted.entries:
-        return HostCode({}, wanted.layout.strings[1], None, "")
+    if not needed.entries:
+        return HostCode({}, needed.layout.strings[1], None, "")
     llvm = _llvm()
     llvm.initialize()
     machine = replace(machine, triple=llvm.host_triple())
-    ir, strings = _lower_entries(wanted, machine)
+    ir, strings = _lower_entries(needed, machine)
     engine = aside(partial(llvm.engine_of, ir, machine.triple, machine.features))
-    addresses = {entry: int(engine.get_function_address(_name(entry))) for entry in wanted.entries}
+    addresses = {entry: int(engine.get_function_address(_name(entry))) for entry in needed.entries}
     return HostCode(addresses, strings, engine, ir)

@@ -99,12 +99,12 @@ class SavedCode:
         offsets, sizes = json.loads(body[4:end])
         return ObjectCode(body[end:], offsets, sizes)
 
-    def save(self, made: ObjectCode) -> None:
+    def save(self, code: ObjectCode) -> None:
         """Save the code, unless the folder cannot be written."""
         if self._file is None:
             return
-        names = json.dumps([made.offsets, made.sizes]).encode()
-        body = len(names).to_bytes(4, "little") + names + made.code
+        names = json.dumps([code.offsets, code.sizes]).encode()
+        body = len(names).to_bytes(4, "little") + names + code.code
         with suppress(OSError):
             with whole_file(self._file) as file:
                 file.write(hashlib.sha256(body).digest() + body)

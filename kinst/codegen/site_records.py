@@ -69,7 +69,7 @@ def record_shapes(
         probes: clauses and arguments of each probe.
         machine: a CPU of the traced kernel.
     """
-    places = _places(machine) if isa.records_inline else None
+    places = _record_addresses(machine) if isa.records_inline else None
     if places is None:
         return {}
     records: dict[tuple[Clauses, Arguments], InlineRecord] = {}
@@ -101,7 +101,7 @@ def record_shapes(
     return records
 
 
-def _places(machine: CodeMachine) -> RecordPlaces | None:
+def _record_addresses(machine: CodeMachine) -> RecordPlaces | None:
     """Return the addresses that a trampoline needs for writing a record; None if trampolines cannot
     write records on this machine (its CPU number, clock or addresses do not fit).
     """

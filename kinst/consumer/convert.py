@@ -177,17 +177,17 @@ def _text_of(conversion: str, symbolise: Symbolise) -> Callable[[Value], object]
     return lambda v: text(v) if isinstance(v, bytes) else str(v)
 
 
-def fixed(wanted: int | str | None, flags: str) -> int | None:
+def fixed(field: int | str | None, flags: str) -> int | None:
     """Return a width or precision of a printf() format as a number: the width of a pointer for "?".
     Return None for "*", or if the format gives no width or precision.
 
     Args:
-        wanted: width or precision of a FormatPart.
+        field: width or precision of a FormatPart.
         flags: flags of the same FormatPart, which may contain "?".
     """
-    if wanted == "?" or (wanted is None and "?" in flags):
+    if field == "?" or (field is None and "?" in flags):
         return POINTER_WIDTH
-    return wanted if isinstance(wanted, int) else None
+    return field if isinstance(field, int) else None
 
 
 def stack(value: bytes, indent: int, symbolise: Symbolise) -> str:

@@ -55,7 +55,7 @@ class DecodedRecords:
         )
         return times
 
-    def places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def positions(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the CPU slot of each record, and the number of bytes that were written to that
         slot's ring before the record, in the order of the records."""
         starts = np.array([start for _, start, _ in self.chunks], dtype=np.int64)

@@ -76,7 +76,7 @@ def _placed(
     if not faults or not len(records):
         return [(0, one) for one in faults]
     times = records.times()
-    slots, places = records.places()
+    slots, places = records.positions()
     placed = []
     for one in faults:
         before = np.flatnonzero((slots == one.slot) & (places < one.head))

@@ -19,7 +19,7 @@ from kinst.consumer.columns import value_of
 from kinst.consumer.convert import text
 from kinst.consumer.decode import DecodedRecords, merge
 from kinst.consumer.faults import FaultOrder, PlacedFault
-from kinst.consumer.policies import Kept
+from kinst.consumer.policies import KeptRecords
 from kinst.consumer.printf import RowTemplate, format_template
 from kinst.consumer.rings import Bytes, Chunk
 from kinst.consumer.schema import Schema
@@ -122,7 +122,7 @@ class Interpreter:
         self._faults = FaultOrder()
         self._held: list[PlacedFault] = []
         policy, size = self.options.bufpolicy, self.options.bufsize
-        self._kept = None if policy == "switch" else Kept(policy, size)
+        self._kept = None if policy == "switch" else KeptRecords(policy, size)
 
     @property
     def full(self) -> bool:

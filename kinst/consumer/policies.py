@@ -16,7 +16,7 @@ from kinst.consumer.rings import Bytes, Chunk
 SLACK = 4  # a ring grows to so many times its size before records that are too old are dropped
 
 
-class Kept:
+class KeptRecords:
     """Records that a buffer policy keeps until tracing ends: of each CPU slot, the first `size`
     bytes (fill) or the last (ring)."""
 

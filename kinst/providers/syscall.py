@@ -102,23 +102,23 @@ def _entry(probe: ProbeName, call: SystemCall, kernel: Kernel) -> Iterator[Found
 
 
 def _returns(
-    probe: ProbeName, call: SystemCall, kernel: Kernel, places: dict[int, Site]
+    probe: ProbeName, call: SystemCall, kernel: Kernel, sites: dict[int, Site]
 ) -> Iterator[Found]:
     """Yield the return probe of a system call.
 
     Args:
-        places: a cache for this function: the sites at which the kernel has a system call's
+        sites: a cache for this function: the sites at which the kernel has a system call's
             result, by address. Many system calls share a site.
     """
     for result in call.results:
-        if result.address not in places:
+        if result.address not in sites:
             function = kernel.at(result.address)
             if function is None:
                 continue
             one = next(i for i in kernel.instructions(function) if i.address == result.address)
             offset = one.address - function.address
-            places[one.address] = Site(function, offset, one.code)
-        site = places[result.address]
+            sites[one.address] = Site(function, offset, one.code)
+        site = sites[result.address]
         yield Found(probe, site, None, (result.value,) * 2, selection=result.selection)
 
 

@@ -85,16 +85,16 @@ def records_html(records: Sequence[Record]) -> str:
 
 def result_html(
     ending: str, aggregations: Iterable[Aggregation], records: Sequence[Record], output: bytes,
-    told: Sequence[str],
+    messages: Sequence[str],
 ) -> str:  # fmt: skip
     """Return the results of a trace as HTML: how it ended, its aggregations and records, and the
     command's output.
 
     Args:
         ending: how the trace ended, a sentence.
-        told: sentences about lost data and faults, and other messages.
+        messages: sentences about lost data and faults, and other messages.
     """
-    parts = [f"<p>{escape(ending)}</p>", *(f"<p>{escape(one)}</p>" for one in told)]
+    parts = [f"<p>{escape(ending)}</p>", *(f"<p>{escape(one)}</p>" for one in messages)]
     parts += [aggregation_html(one) for one in aggregations]
     if records:
         parts.append(records_html(records))

@@ -28,7 +28,7 @@ from kinst.sugar.inline import (
     CopyExit,
     CopyRegion,
     Stay,
-    entry_place,
+    entry_address,
     exits,
     graphs_of,
     regions_of,
@@ -138,14 +138,14 @@ class _Chosen:
     inside: Stay | None
     plain: list[CopyExit]
 
-    def places(self, refused: Callable[[int], bool]) -> list[CopyExit] | None:
+    def sites_to_plant(self, refused: Callable[[int], bool]) -> list[CopyExit] | None:
         """Return the sites to plant for this region's entries or returns. None if the entry is
         refused and no other instruction can replace it.
 
         Args:
             refused: tells whether the instruction at an address is refused.
         """
-        entry = entry_place(self.region.entry, self.graph, refused)
+        entry = entry_address(self.region.entry, self.graph, refused)
         if entry is None:
             return None
         if self.inside is None:
@@ -173,7 +173,7 @@ class _Expander:
         with the outermost copy.
         """
         layers: dict[str, list[list[tree.DescriptionNode]]] = {"": []}
-        for condition, places in self._places(clause).items():
+        for condition, places in self._replacements(clause).items():
             rows = layers.setdefault(condition, [])
             for pattern, meant in places.items():
                 for layer, (_, name, description) in enumerate(sorted(meant, key=_by_depth)):
@@ -192,7 +192,7 @@ class _Expander:
             if row
         ]  # fmt: skip
 
-    def _places(self, clause: tree.ClauseNode) -> dict[str, dict[ProbePattern, list[_Meant]]]:
+    def _replacements(self, clause: tree.ClauseNode) -> dict[str, dict[ProbePattern, list[_Meant]]]:
         """Return the descriptions that replace a clause's descriptions, by condition (a D
         expression; "" if there is no condition) and then by description. The value of a replacing
         description is the list of original descriptions that it replaces. A description without
@@ -252,7 +252,7 @@ class _Expander:
         """
         functions = self._index.functions(name)
         copies = self._index.copies(name)
-        out_of_line = self._own(pattern, name, functions, alone=alone and not copies)
+        out_of_line = self._out_of_line(pattern, name, functions, alone=alone and not copies)
         regions = regions_of(copies)
         always: list[_Named] = []
         sometimes: list[tuple[str, _Named]] = []
@@ -269,7 +269,7 @@ class _Expander:
             raise self._nothing(pattern, functions, len(copies), note.partition(": ")[2] or note)
         return _Meaning(tuple(always), tuple(sometimes))
 
-    def _own(
+    def _out_of_line(
         self, pattern: ProbePattern, name: str, functions: Sequence[FunctionDie], *, alone: bool
     ) -> list[Function]:
         """Return a function's out-of-line code, found by debug information (in which F.isra.0 is F)
@@ -340,16 +340,16 @@ class _Expander:
             chosen.append(_Chosen(region, graph, inside, plain))
         refused = self._refused(chosen)
         for copy in chosen:
-            places = copy.places(refused)
-            if places is None:
+            to_plant = copy.sites_to_plant(refused)
+            if to_plant is None:
                 count.refused += copy.region.copies
                 continue
-            count.endless += not places
-            count.moved += places != copy.plain
-            for place in places:
-                where = self._description(pattern, place.address)
+            count.endless += not to_plant
+            count.moved += to_plant != copy.plain
+            for site in to_plant:
+                where = self._description(pattern, site.address)
                 if where is not None:
-                    sites.append((place.condition, (where, name, len(copy.region.within))))
+                    sites.append((site.condition, (where, name, len(copy.region.within))))
         description = f"{of_instructions()}::{name}:{pattern.name}"
         self.notes.append(count.text(description))
         if left_out := count.left_out():

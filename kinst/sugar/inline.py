@@ -145,7 +145,7 @@ def never(address: int) -> bool:
     return False
 
 
-def entry_place(entry: int, graph: Graph, refused: Callable[[int], bool] = never) -> int | None:
+def entry_address(entry: int, graph: Graph, refused: Callable[[int], bool] = never) -> int | None:
     """Return the address to plant for a copy's entry: the entry itself or, if it is refused, the
     next instruction that runs exactly as often as the entry. None if there is no such instruction.
 
@@ -232,7 +232,7 @@ def _exits(
         if len(ways) < len(edges):
             # If other edges lead to the fix-up code of a fault, the exit by this fault is missed.
             ways = {k for k in ways if not edges[k].fault}
-        place = _place(node, entry, len(ways) == len(edges), graph, refused)
+        place = _exit_address(node, entry, len(ways) == len(edges), graph, refused)
         told = len(ways) == len(edges) or all(edges[k].known for k in ways)
         if ways and place is not None and (told or any(e.fault for e in edges)):
             condition = _condition(edges, ways) if place == graph.last[node] else ""
@@ -243,15 +243,15 @@ def _exits(
 
 
 def _is_clear(
-    node: int, ways: Collection[int], graph: Graph, refused: Callable[[int], bool]
+    node: int, edges_out: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> bool:
     """Return whether a node's last instruction can be planted, and a D expression tells there
     whether control will take one of these edges.
 
     Args:
-        ways: indexes of the edges among the node's outgoing edges.
+        edges_out: indexes of the edges among the node's outgoing edges.
     """
-    told = all(graph.edges[node][k].known for k in ways)
+    told = all(graph.edges[node][k].known for k in edges_out)
     return told and not refused(graph.last[node])
 
 
@@ -269,10 +269,10 @@ def _site_after(
         return None
     if any(node not in inside for node in graph.before[to]):
         return None
-    return entry_place(graph.starts[to], graph, refused)
+    return entry_address(graph.starts[to], graph, refused)
 
 
-def _place(
+def _exit_address(
     node: int, entry: int, always: bool, graph: Graph, refused: Callable[[int], bool]
 ) -> int | None:
     """Return the address to plant in a node by which control leaves the copy; None if no
@@ -293,10 +293,10 @@ def _place(
     before = [a for a in graph.instructions(node) if not refused(a)]
     if before:
         return before[-1]
-    return entry_place(graph.starts[node], graph, refused) if node == entry else None
+    return entry_address(graph.starts[node], graph, refused) if node == entry else None
 
 
-def _condition(edges: Sequence[Edge], ways: Collection[int]) -> str:
+def _condition(edges: Sequence[Edge], edges_out: Collection[int]) -> str:
     """Return a D expression that holds if one of these edges is taken; "" if one of them is always
     taken.
 
@@ -304,11 +304,11 @@ def _condition(edges: Sequence[Edge], ways: Collection[int]) -> str:
 
     Args:
         edges: all edges of the node.
-        ways: indexes of the edges that leave the copy.
+        edges_out: indexes of the edges that leave the copy.
     """
     conditions = [e.condition for e in edges]
-    leaving = [conditions[k] for k in sorted(ways)]
-    staying = [c for k, c in enumerate(conditions) if k not in ways]
+    leaving = [conditions[k] for k in sorted(edges_out)]
+    staying = [c for k, c in enumerate(conditions) if k not in edges_out]
     if len(leaving) == 1:
         return leaving[0] if staying or len(edges) == 1 else ""
     if not staying or "" in leaving:

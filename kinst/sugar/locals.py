@@ -268,24 +268,28 @@ def _split(
 
 
 def _refusal(
-    place: MatchedInstruction, inlined: str, missing: _MissingError, nearest: Nearest
+    instruction: MatchedInstruction, inlined: str, missing: _MissingError, nearest: Nearest
 ) -> DError:
     name, error = missing.node.name, missing.error
     if missing.local is None:
         return DError(error.message, missing.node.span, "D_IDENT_UNDEF", error.hint)
-    hint = error.hint or nearest(place, name, inlined)
-    message = f"locals->{name} cannot be read at {place.text}: {error.message}"
+    hint = error.hint or nearest(instruction, name, inlined)
+    message = f"locals->{name} cannot be read at {instruction.text}: {error.message}"
     return DError(message, missing.node.span, "D_UNKNOWN", hint)
 
 
 def _with_prints(
-    clause: tree.ClauseNode, place: MatchedInstruction, inlined: str, find: Find, names_at: NamesAt
+    clause: tree.ClauseNode,
+    instruction: MatchedInstruction,
+    inlined: str,
+    find: Find,
+    names_at: NamesAt,
 ) -> tree.ClauseNode:
     """Return a clause in which print(locals) is replaced by a print() of each variable that exists
     at one instruction. Raises _MissingError.
 
     Args:
-        place: the instruction.
+        instruction: the instruction.
         inlined: the inline function whose copy the instruction is in; "" if it is in none.
     """
     whole = next(filter(_is_print_locals, clause.statements), None)
@@ -294,7 +298,7 @@ def _with_prints(
 
     def missing(name: str, span: Span) -> str:
         try:
-            local = find(place, name, inlined)
+            local = find(instruction, name, inlined)
             if not local.reason:
                 _whole(local, span)
             return local.reason
@@ -302,26 +306,26 @@ def _with_prints(
             return error.message
 
     try:
-        return _printed(clause, lambda: names_at(place, inlined), missing)
+        return _printed(clause, lambda: names_at(instruction, inlined), missing)
     except KinstError as error:
         node = tree.MemberNode(whole.span, tree.NameNode(whole.span, NAME), "->", "*")
         raise _MissingError(None, node, error) from error
 
 
 def _at(
-    clause: tree.ClauseNode, place: MatchedInstruction, inlined: str, find: Find
+    clause: tree.ClauseNode, instruction: MatchedInstruction, inlined: str, find: Find
 ) -> tree.ClauseNode:
     """Return a clause in which each locals->NAME is replaced by the expression for the variable at
     one instruction. Raises _MissingError.
 
     Args:
-        place: the instruction.
+        instruction: the instruction.
         inlined: the inline function whose copy the instruction is in; "" if it is in none.
     """
 
     def local_of(node: tree.MemberNode) -> Local:
         try:
-            variable = find(place, node.name, inlined)
+            variable = find(instruction, node.name, inlined)
         except KinstError as error:
             raise _MissingError(None, node, error) from error
         if variable.reason:

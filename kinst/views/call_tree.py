@@ -183,7 +183,7 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
     return None if root is None else CallTree(root, unmatched, interrupted)
 
 
-def _index_after(rows: Sequence[EntryRecord | ReturnRecord], entry: int) -> int:
+def _index_after(records: Sequence[EntryRecord | ReturnRecord], entry: int) -> int:
     """Return the index of the record that follows a call that interrupt code made, so that the
     records of this call can be skipped.
 
@@ -193,12 +193,12 @@ def _index_after(rows: Sequence[EntryRecord | ReturnRecord], entry: int) -> int:
     in the interrupt that it has begun.)
 
     Args:
-        rows: records of one thread, in order of time.
+        records: records of one thread, in order of time.
         entry: index of the call's entry.
     """
-    function, depth = rows[entry].function, 0
-    for index in range(entry, len(rows)):
-        row = rows[index]
+    function, depth = records[entry].function, 0
+    for index in range(entry, len(records)):
+        row = records[index]
         if row.function != function:
             continue
         if isinstance(row, EntryRecord):

@@ -56,9 +56,9 @@ class CountingPlan:
                 yield clause(where, wanted, f"@{TAKEN}[{SITE}] = count();")
 
 
-def described(one: CodeInstruction) -> str:
+def described(instruction: CodeInstruction) -> str:
     """Return the D probe description that matches an instruction."""
-    return f"kinst:{one.function.module}:{one.function.name}:{one.offset}"
+    return f"kinst:{instruction.function.module}:{instruction.function.name}:{instruction.offset}"
 
 
 def clause(where: str, predicate: str, action: str) -> str:
@@ -96,30 +96,31 @@ def _refused(code: FunctionCode) -> Collection[int]:
     return {one.address for one in code.instructions if one.refused}
 
 
-def site_rows(found: Aggregation) -> Mapping[tuple[str, str, int], object]:
+def site_rows(aggregation: Aggregation) -> Mapping[tuple[str, str, int], object]:
     """Return the values of an aggregation by module, function and offset. Raises KinstError if the
     aggregation has other keys."""
     rows: dict[tuple[str, str, int], object] = {}
-    for key, value in found.rows.items():
+    for key, value in aggregation.rows.items():
         if len(key) != 3 or not (isinstance(key[2], str) and key[2].isdigit()):
             raise KinstError(
-                f"the keys of @{found.name} are not {SITE}", "kinst annotate -d shows a program"
+                f"the keys of @{aggregation.name} are not {SITE}",
+                "kinst annotate -d shows a program",
             )
         rows[str(key[0]), str(key[1]), int(key[2])] = value
     return rows
 
 
-def counted_functions(found: Sequence[Aggregation]) -> list[str]:
+def counted_functions(aggregations: Sequence[Aggregation]) -> list[str]:
     """Return the functions whose instructions a counting program has counted, as MODULE:NAME. A
     part that the compiler has split off (F.cold) is returned as its function (F).
 
     Args:
-        found: aggregations that the program gave.
+        aggregations: aggregations that the program gave.
 
     Raises:
         KinstError: no instruction was counted, or another program gave the aggregations.
     """
-    counts = next((one for one in found if one.name == COUNT), None)
+    counts = next((one for one in aggregations if one.name == COUNT), None)
     rows = site_rows(counts) if counts is not None else {}
     names = [f"{module}:{name.partition(COLD)[0]}" for module, name, _ in rows]
     if not names:
@@ -127,10 +128,10 @@ def counted_functions(found: Sequence[Aggregation]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def check_counts(found: Sequence[Aggregation]) -> None:
+def check_counts(aggregations: Sequence[Aggregation]) -> None:
     """Raise KinstError if another program than that of a CountingPlan gave these aggregations.
-    `found` may be empty: then no instruction ran."""
-    if found and all(one.name != COUNT for one in found):
+    `aggregations` may be empty: then no instruction ran."""
+    if aggregations and all(one.name != COUNT for one in aggregations):
         raise _no_counts()
 
 
@@ -139,19 +140,19 @@ def _no_counts() -> KinstError:
 
 
 def counted(
-    plan: CountingPlan, found: Sequence[Aggregation], left_out: Collection[int] = ()
+    plan: CountingPlan, aggregations: Sequence[Aggregation], left_out: Collection[int] = ()
 ) -> list[FlowCounts]:
     """Return the counts of each function of a plan, in the plan's order.
 
     Args:
         plan: the plan whose program was traced.
-        found: aggregations that the program gave.
+        aggregations: aggregations that the program gave.
         left_out: addresses of instructions that were not planted.
 
     Raises:
         KinstError: the results are from another program or another kernel.
     """
-    named = {one.name: one for one in found}
+    named = {one.name: one for one in aggregations}
     counts = _numbers(named.get(COUNT))
     taken, went = _numbers(named.get(TAKEN)), named.get(WENT)
     places = {

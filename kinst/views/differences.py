@@ -112,7 +112,7 @@ def _order(one: Difference) -> tuple[int, float, tuple[str, ...]]:
 
 
 def _values(
-    one: Aggregation | None, level: str, lines: LineNames
+    aggregation: Aggregation | None, level: str, lines: LineNames
 ) -> Mapping[tuple[str, ...], Value]:
     """Return the values of an aggregation by the text of the key.
 
@@ -120,16 +120,16 @@ def _values(
     value is taken, for max(), avg() and stddev() the greatest, for other functions the sum.
 
     Args:
-        one: the aggregation; None gives no values.
+        aggregation: the aggregation; None gives no values.
         level: how code in keys is compared: "instruction", "line" or "function".
         lines: names of source lines, for the level "line".
     """
     totals: dict[tuple[str, ...], Value] = {}
-    for key, value in one.rows.items() if one else ():
+    for key, value in aggregation.rows.items() if aggregation else ():
         text = tuple(_text(part, level, lines) for part in key)
         number = value if isinstance(value, int) else sum(bucket.count for bucket in value)
-        if one and one.function not in _ADD_UP and text in totals:
-            number = (min if one.function == "min" else max)(number, int(totals[text]))
+        if aggregation and aggregation.function not in _ADD_UP and text in totals:
+            number = (min if aggregation.function == "min" else max)(number, int(totals[text]))
         else:
             number += int(totals.get(text, 0))
         totals[text] = number

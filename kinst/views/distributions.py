@@ -244,7 +244,7 @@ class _Time:
     def name(self) -> str:
         return "time" if self.unit else "print"
 
-    def place(self, moment: float) -> float:
+    def position(self, moment: float) -> float:
         """Return the position on the axis, in per cent of the picture's width, of a moment in the
         unit of `edges`."""
         return LEFT + (self.end - LEFT) * moment / self.edges[-1]
@@ -272,7 +272,7 @@ def _fields(
         parts.append(text(f"{LEFT}%", y + 4, tick.text, anchor="end", kind="tick", dx=-8))
     rows = {one: k for k, one in enumerate(scale.bounds)}
     for k, column in enumerate(columns):
-        x, end = time.place(time.edges[k]), time.place(time.edges[k + 1])
+        x, end = time.position(time.edges[k]), time.position(time.edges[k + 1])
         moments = f"{time.text(time.edges[k])} to {time.text(time.edges[k + 1])}"
         for one in column:
             if not one.count:
@@ -287,7 +287,7 @@ def _fields(
     parts.append(_level(floor, time.end, "axis"))
     for width, most_ticks in _EVERYWHERE:
         parts += [
-            _tick(time.place(at), floor, time.text(at), width) for at in time.ticks(most_ticks)
+            _tick(time.position(at), floor, time.text(at), width) for at in time.ticks(most_ticks)
         ]
     parts.append(text(f"{LEFT}%", floor + 38, time.name, kind="axis-name"))
     return "\n".join(parts)

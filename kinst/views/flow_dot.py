@@ -26,55 +26,62 @@ def flow_dot(annotations: Iterable[Annotation]) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def shown_blocks(one: Annotation) -> list[int]:
+def shown_blocks(annotation: Annotation) -> list[int]:
     """Return the numbers of the basic blocks to draw: all except padding, which no edge leads to
     and which did not run."""
-    led_to = {edge.to for block in one.code.blocks for edge in block.edges} | {one.code.root}
-    blocks = range(len(one.code.blocks))
-    return [number for number in blocks if number in led_to or one.flow.entries[number]]
+    led_to = {edge.to for block in annotation.code.blocks for edge in block.edges} | {
+        annotation.code.root
+    }
+    blocks = range(len(annotation.code.blocks))
+    return [number for number in blocks if number in led_to or annotation.flow.entries[number]]
 
 
-def block_label(one: Annotation, number: int) -> tuple[str, str, str]:
+def block_label(annotation: Annotation, number: int) -> tuple[str, str, str]:
     """Return three texts that describe a basic block: its range of offsets, how often it ran ("?"
     if that is not known), and its first source line."""
-    block = one.code.blocks[number]
-    low, high = one.label(block.address), one.label(block.last.address)
-    count = one.flow.entries[number]
-    first = next(row for row in one.instructions if row.instruction is block.instructions[0])
+    block = annotation.code.blocks[number]
+    low, high = annotation.label(block.address), annotation.label(block.last.address)
+    count = annotation.flow.entries[number]
+    first = next(row for row in annotation.instructions if row.instruction is block.instructions[0])
     call = first.within[0].call if first.within else first.spot
-    text = one.source(call).strip() or (str(call) if call.file else "")
+    text = annotation.source(call).strip() or (str(call) if call.file else "")
     return low if low == high else f"{low} to {high}", "?" if count is None else f"{count:,}", text
 
 
-def share_of(one: Annotation, number: int) -> float:
+def share_of(annotation: Annotation, number: int) -> float:
     """Return a block's part, 0 to 1, of all instructions that ran in the function."""
-    counts = (one.flow.instructions.get(i.address, 0) for i in one.code.blocks[number].instructions)
-    return sum(counts) / one.executed if one.executed else 0.0
+    counts = (
+        annotation.flow.instructions.get(i.address, 0)
+        for i in annotation.code.blocks[number].instructions
+    )
+    return sum(counts) / annotation.executed if annotation.executed else 0.0
 
 
-def _cluster(number: int, one: Annotation) -> Iterator[str]:
-    entered = one.flow.entered
-    title = f"{one.name}: entered {'?' if entered is None else entered} times"
+def _cluster(number: int, annotation: Annotation) -> Iterator[str]:
+    entered = annotation.flow.entered
+    title = f"{annotation.name}: entered {'?' if entered is None else entered} times"
     yield f"subgraph cluster_{number} {{"
     yield f"  label={_quoted(title)}; fontname=monospace;"
-    counts = [one.flow.edges.get((b, k)) for b in range(len(one.code.blocks))
-              for k in range(len(one.code.blocks[b].edges))]  # fmt: skip
+    counts = [annotation.flow.edges.get((b, k)) for b in range(len(annotation.code.blocks))
+              for k in range(len(annotation.code.blocks[b].edges))]  # fmt: skip
     most = max((count for count in counts if count), default=0)
-    blocks = shown_blocks(one)
+    blocks = shown_blocks(annotation)
     for block in blocks:
-        where, ran, text = block_label(one, block)
-        label = f"{block}: {where}\n{ran} times, {per_cent(share_of(one, block))}\n{text[:40]}"
-        count = one.flow.entries[block] or 0
-        part = count / one.hottest if one.hottest else 0.0
+        where, ran, text = block_label(annotation, block)
+        label = (
+            f"{block}: {where}\n{ran} times, {per_cent(share_of(annotation, block))}\n{text[:40]}"
+        )
+        count = annotation.flow.entries[block] or 0
+        part = count / annotation.hottest if annotation.hottest else 0.0
         colour = f"0.{round(16 - 15 * part):02} {0.1 + 0.75 * part:.2f} 1.0" if count else "white"
         yield f'  b{number}_{block} [label={_quoted(label)}, fillcolor="{colour}"];'
     for block in blocks:
-        for k, edge in enumerate(one.code.blocks[block].edges):
+        for k, edge in enumerate(annotation.code.blocks[block].edges):
             if edge.to == OUTSIDE:
                 continue
-            found = one.flow.edges.get((block, k))
+            found = annotation.flow.edges.get((block, k))
             shown = "?" if found is None else f"{found}"
-            ns = one.edges.get((block, edge.to))
+            ns = annotation.edges.get((block, edge.to))
             shown += f"\n{ns} ns" if ns is not None else ""
             width = 0.5 + 6 * (found or 0) / max(most, 1)
             colour = "grey70" if found == 0 else "black"

@@ -23,27 +23,27 @@ THIN, THICK = 0.8, 9.0  # thickness of the lines of edges that were never, and m
 Points = Sequence[tuple[float, float]]
 
 
-def flow_svg(one: Annotation, name: str) -> str:
+def flow_svg(annotation: Annotation, name: str) -> str:
     """Return a function's flow graph as an SVG element that an HTML page can contain.
 
     Args:
-        one: the function.
+        annotation: the function.
         name: a name that is unique in the page, for ids in the element.
     """
-    blocks = shown_blocks(one)
-    edges = [(b, k, edge) for b in blocks for k, edge in enumerate(one.code.blocks[b].edges)
+    blocks = shown_blocks(annotation)
+    edges = [(b, k, edge) for b in blocks for k, edge in enumerate(annotation.code.blocks[b].edges)
              if edge.to != OUTSIDE]  # fmt: skip
-    counts = [one.flow.edges.get((b, k)) for b, k, _ in edges]
+    counts = [annotation.flow.edges.get((b, k)) for b, k, _ in edges]
     most = max((count for count in counts if count), default=1)
-    sizes = {b: (WIDTH, LEAST + MOST * share_of(one, b)) for b in blocks}
+    sizes = {b: (WIDTH, LEAST + MOST * share_of(annotation, b)) for b in blocks}
     graph_edges = [GraphEdge(b, edge.to, 0.1 + 8 * (count or 0) / most)
               for (b, _, edge), count in zip(edges, counts, strict=True)]  # fmt: skip
-    placed = lay_out(sizes, graph_edges, one.code.root)
+    placed = lay_out(sizes, graph_edges, annotation.code.root)
     lines = "".join(
-        _edge(one, b, k, count, most, placed.lines[n], name)
+        _edge(annotation, b, k, count, most, placed.lines[n], name)
         for n, ((b, k, _), count) in enumerate(zip(edges, counts, strict=True))
     )
-    boxes = "".join(_block(one, b, placed, sizes[b][1]) for b in blocks)
+    boxes = "".join(_block(annotation, b, placed, sizes[b][1]) for b in blocks)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {placed.width:.0f} '
         f'{placed.height:.0f}" data-width="{placed.width:.0f}" data-height="{placed.height:.0f}">'
@@ -61,18 +61,18 @@ def heat_class(count: int | None, most: int) -> str:
     return f"h{max(1, round(10 * count / most))}" if count and most else "h0"
 
 
-def _block(one: Annotation, block: int, placed: Placed, height: float) -> str:
+def _block(annotation: Annotation, block: int, placed: Placed, height: float) -> str:
     x, y = placed.boxes[block]
     left, top = x - WIDTH / 2, y - height / 2
-    where, ran, text = block_label(one, block)
-    share = per_cent(share_of(one, block))
+    where, ran, text = block_label(annotation, block)
+    share = per_cent(share_of(annotation, block))
     shown = text if len(text) <= LETTERS else text[: LETTERS - 2] + ".."
     rows = [f"{block}: {where}", f"{ran} \N{MULTIPLICATION SIGN}  {share}", shown]
     texts = "".join(
         f'<text x="{left + 6:.0f}" y="{top + 13 + 12 * k:.0f}">{escape(row)}</text>'
         for k, row in enumerate(rows)
     )
-    style = heat_class(one.flow.entries[block], one.hottest)
+    style = heat_class(annotation.flow.entries[block], annotation.hottest)
     title = f"block {block}, {where}: {ran} times, {share} of what ran\n{text}"
     return (
         f'<g class="block {style}" data-block="{block}"><title>{escape(title)}</title>'
@@ -82,17 +82,17 @@ def _block(one: Annotation, block: int, placed: Placed, height: float) -> str:
 
 
 def _edge(
-    one: Annotation, block: int, number: int, count: int | None, most: int, points: Points,
+    annotation: Annotation, block: int, number: int, count: int | None, most: int, points: Points,
     name: str,
 ) -> str:  # fmt: skip
-    edge = one.code.blocks[block].edges[number]
+    edge = annotation.code.blocks[block].edges[number]
     width = THIN + (THICK - THIN) * (count or 0) / most
     style = "unknown" if count is None else "never" if not count else "ran"
     shown = "?" if count is None else f"{count:,}"
-    nanoseconds = one.edges.get((block, edge.to))
+    nanoseconds = annotation.edges.get((block, edge.to))
     if nanoseconds is not None:
         shown += f", {value_text(nanoseconds, 'ns')}"
-    asked = "asked for" if (block, number) in one.flow.asked else "follows from the counts"
+    asked = "asked for" if (block, number) in annotation.flow.asked else "follows from the counts"
     tip = f"{block} to {edge.to} ({edge.kind}): {shown}" + ("" if count is None else f", {asked}")
     x, y = points[0]
     (x1, y1) = points[1]

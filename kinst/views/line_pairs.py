@@ -83,10 +83,10 @@ def _alike(a: Sequence[str], b: Sequence[str]) -> int:
     return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(a, b, strict=False)))
 
 
-def files_in(found: Iterable[Aggregation]) -> list[str]:
+def files_in(aggregations: Iterable[Aggregation]) -> list[str]:
     """Return the source files of all frames (in stacks and symbols) in the keys of aggregations,
     each once."""
-    parts = (part for one in found for key in one.rows for part in key)
+    parts = (part for one in aggregations for key in one.rows for part in key)
     return list(dict.fromkeys(f.file for part in parts for f in _frames(part) if f.file))
 
 

@@ -53,15 +53,15 @@ class MeasuringPlan:
     expression: str
     condition: str = ""
 
-    def unit(self, found: Sequence[Aggregation]) -> str:
+    def unit(self, aggregations: Sequence[Aggregation]) -> str:
         """Return the unit of the measured values, such as "ns"; "" if it is not known.
 
         Args:
-            found: aggregations that the program gave.
+            aggregations: aggregations that the program gave.
         """
         if self.expression == LATENCY:
             return "ns"
-        return next((one.unit for one in found if one.name == BY), "")
+        return next((one.unit for one in aggregations if one.name == BY), "")
 
     @property
     def program(self) -> str:
@@ -101,16 +101,16 @@ class MeasuringPlan:
                 ends = f"{adds.format(to=0)} {block} = 0;"
                 yield clause(",\n".join(map(described, ways_out)), block, ends)
 
-    def measured(self, found: Sequence[Aggregation]) -> list[Measurement]:
+    def measured(self, aggregations: Sequence[Aggregation]) -> list[Measurement]:
         """Return the measured values of each function, in the plan's order.
 
         Args:
-            found: aggregations that the program gave.
+            aggregations: aggregations that the program gave.
 
         Raises:
             KinstError: the aggregations are not those of this program.
         """
-        named = {one.name: one for one in found}
+        named = {one.name: one for one in aggregations}
         if not self.expression:
             return [Measurement() for _ in self.codes]
         wanted = (TOOK, TIMES) if self.expression == LATENCY else (BY,)

@@ -90,7 +90,7 @@ class BucketScale:
         values = self._values(low, high, room)
         # An open bucket's label contains the bound.
         taken = {bound for one in self.bounds if None in one for bound in one}
-        plain = [Tick(self.place(value), self.text(value)) for value in values
+        plain = [Tick(self.position(value), self.text(value)) for value in values
                  if value not in taken]  # fmt: skip
         return sorted([*opened, *plain], key=lambda one: one.at)
 
@@ -126,7 +126,7 @@ class BucketScale:
         both = sorted({0, *(sign * value for value in values for sign in (1, -1))})
         return [float(value) for value in both if low <= value <= high]
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """Return the position of a value on the axis, in widths of a bucket from the low bound of
         the first bucket."""
         for k, (low, high) in enumerate(self.bounds):

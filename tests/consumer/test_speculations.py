@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 
-from kinst.consumer.policies import SLACK, Kept
+from kinst.consumer.policies import SLACK, KeptRecords
 from kinst.consumer.rings import Chunk
 from kinst.consumer.speculations import Speculations
 
@@ -32,14 +32,14 @@ def records(first: int, count: int) -> np.ndarray:
     return np.frombuffer(blob, np.uint8)
 
 
-def numbers(kept: Kept) -> list[int]:
+def numbers(kept: KeptRecords) -> list[int]:
     (chunk,) = kept.all()
     assert chunk.start == chunk.data.view("<u8")[3] * 32, "what its ring had given before"
     return chunk.data.view("<u8")[3::4].tolist()
 
 
 def test_ring_keeps_the_last() -> None:
-    kept = Kept("ring", 100)
+    kept = KeptRecords("ring", 100)
     for first in range(0, 1000, 10):
         kept.add([Chunk(0, records(first, 10))])
         # Older records go before the end, not all at once at the end.
@@ -50,14 +50,14 @@ def test_ring_keeps_the_last() -> None:
 
 @pytest.mark.parametrize("policy", ["ring", "fill"])
 def test_a_record_is_kept_whole_or_not_at_all(policy: str) -> None:
-    kept = Kept(policy, 31)
+    kept = KeptRecords(policy, 31)
     kept.add([Chunk(0, records(0, 9))])
     (chunk,) = kept.all()
     assert len(chunk.data) == 0
 
 
 def test_fill_keeps_the_first_and_says_when_it_is_full() -> None:
-    kept = Kept("fill", 100)
+    kept = KeptRecords("fill", 100)
     kept.add([Chunk(0, records(0, 3))])
     assert not kept.full
     kept.add([Chunk(0, records(3, 3))])

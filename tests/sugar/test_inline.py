@@ -13,7 +13,7 @@ import pytest
 
 from kinst.sugar.inline import (
     CopyExit,
-    entry_place,
+    entry_address,
     exits,
     graphs_of,
     regions_of,
@@ -260,7 +260,7 @@ def test_places_that_cannot_be_planted() -> None:
     kernel, found = world(["x:", "in " + nop, "n:", "90", "c3"], forbidden=("x",))
     (region,) = regions_of([copy_of("g", BASE, (BASE, BASE + 5))]).regions
     graph = graphs_of([region], kernel)[BASE]
-    place = entry_place(BASE, graph, {BASE}.__contains__)
+    place = entry_address(BASE, graph, {BASE}.__contains__)
     assert found == [("n", "")] and place == kernel.labels["f.n"]
 
 
@@ -342,7 +342,7 @@ def test_returns_are_as_many_as_entries(seed: int) -> None:
     begins, sites = dict[int, int](), dict[int, list[CopyExit]]()
     for region in regions:
         graph = graphs[region.entry]
-        begin = entry_place(region.entry, graph, refused)
+        begin = entry_address(region.entry, graph, refused)
         if begin is not None:
             begins[region.entry] = begin
             sites[region.entry] = exits(stay(region, graph), graph, refused)

@@ -71,18 +71,18 @@ def names_stamp(debug: Path, isa: str, inlined: bool) -> list[int]:
     return [state.st_size, state.st_mtime_ns, fetched, indexed]
 
 
-def names_of(given: Mapping[str, str]) -> tuple[Path, tuple[str, str, str]]:
+def names_of(options: Mapping[str, str]) -> tuple[Path, tuple[str, str, str]]:
     """Return the path of the index for the kernel that a command line chooses, and what the index
     is made from: ISA, Debian kernel ("" for the usual one) and file ("" for a Debian kernel).
 
     Args:
-        given: values of options by name.
+        options: values of options by name.
     """
-    kernel, debug, build = (given.get(name, "") for name in ("--kernel", "--debug", "--build"))
-    attached = "--gdb" in given or "--attach" in given
+    kernel, debug, build = (options.get(name, "") for name in ("--kernel", "--debug", "--build"))
+    attached = "--gdb" in options or "--attach" in options
     release = kernel if kernel and not os.path.exists(kernel) else ""
     if os.path.isdir(debug):
         debug = ""
     file = os.path.join(build, "vmlinux") if build else debug or (kernel if attached else "")
-    isa = given.get("--vm", "") or "amd64"
+    isa = options.get("--vm", "") or "amd64"
     return names_file(isa, release, file), (isa, release, file)

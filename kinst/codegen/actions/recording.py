@@ -180,16 +180,16 @@ def fill(
             code.store(code.convert(value, 8 * field.size, typed.is_signed(field.type)), to)
 
 
-def commit(firing: Firing, layout: ClauseLayout, room: Reserved) -> None:
+def commit(firing: Firing, layout: ClauseLayout, reserved: Reserved) -> None:
     """Emit LLVM IR that writes a record's header, then makes the record visible to the consumer.
     If the firing interrupted the writing of another record, both records become visible when the
     other record is committed (core/bodies.py RecordBody).
 
     Args:
         layout: layout of the clause's records.
-        room: the record's bytes, from reserve().
+        reserved: the record's bytes, from reserve().
     """
-    code, record = firing.code, room.record
+    code, record = firing.code, reserved.record
     now = timestamp(firing)
     code.store(const(layout.clause << 32 | layout.size), code.add(record, RECORD_SIZE))
     probe = code.load(32, code.add(firing.site, SITE_PROBE))
@@ -198,13 +198,13 @@ def commit(firing: Firing, layout: ClauseLayout, room: Reserved) -> None:
     code.store(now, code.add(record, RECORD_TIME))
     head = firing.field(STATE_HEAD)
     if not _reserves(firing):
-        code.store_atomic(room.end, head, "release")
+        code.store_atomic(reserved.end, head, "release")
         return
-    code.store(room.end, firing.field(STATE_RESERVED))
+    code.store(reserved.end, firing.field(STATE_RESERVED))
     show, shown = code.fresh("show"), code.fresh("shown")
-    outermost = code.icmp("eq", code.load_atomic(head), room.start)
+    outermost = code.icmp("eq", code.load_atomic(head), reserved.start)
     code.branch(outermost, show, shown, likely=True)
     code.block(show)
-    code.store_atomic(room.end, head, "release")
+    code.store_atomic(reserved.end, head, "release")
     code.jump(shown)
     code.block(shown)

@@ -225,7 +225,7 @@ class DynamicTable:
         code.branch(code.icmp("ult", following, DYNAMIC_LINE), tag_label, end)
         code.block(end)
 
-    def place(self, line: IrValue, at: IrValue | int) -> IrValue:
+    def tag_address(self, line: IrValue, at: IrValue | int) -> IrValue:
         """Return the address of the tag at a byte offset from the bucket's address `line`."""
         code = self.code
         return code.add(line, at) if isinstance(at, int) else code.op("add", line, at)
@@ -249,7 +249,7 @@ class DynamicTable:
             code.block(same)
             code.fence("acquire")
             entry = self.entry(line, at)
-            code.set(places, self.place(line, at))
+            code.set(places, self.tag_address(line, at))
             code.set(entries, entry)
             self.compare(entry, found, following)
 
@@ -303,8 +303,8 @@ def release(firing: Firing, layout: DynamicLayout, entry: IrValue) -> None:
     line = code.op("mul", bucket, layout.stride)
     within = code.op("sub", code.op("sub", offset, line), DYNAMIC_LINE)
     tag = code.add(code.op("mul", code.op("udiv", within, layout.entry_size), 8), 8)
-    place = code.op("add", code.add(line, table), tag)
-    code.store_atomic(const(0), place, "release")
+    tag_address = code.op("add", code.add(line, table), tag)
+    code.store_atomic(const(0), tag_address, "release")
 
 
 def call_remove(firing: Firing, layout: DynamicLayout, key: IrValue) -> None:
@@ -335,12 +335,12 @@ def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
     code = unit.function(name, 1, 0)
     table = DynamicTable(unit, layout, code)
     tag, first = table.hash()
-    place, _ = table.search(tag, first, "missing")
+    tag_address, _ = table.search(tag, first, "missing")
     if layout.shared:
         dirty = code.op("xor", tag, DYNAMIC_LIVE ^ DYNAMIC_DIRTY)
-        code.exchange_if(place, tag, dirty)
+        code.exchange_if(tag_address, tag, dirty)
     else:
-        code.store_atomic(const(0), place, "release")
+        code.store_atomic(const(0), tag_address, "release")
     code.ret()
     code.block("missing")
     code.ret()
@@ -367,13 +367,13 @@ def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
         code.ret(entry)
         code.block("still_absent")
     seen = code.local(64)
-    place, entry = _claim(table, tag, first, seen)
+    tag_address, entry = _claim(table, tag, first, seen)
     for i in range(layout.key_words) if layout.key_words <= UNROLLED else ():
         code.store(table.word(8 * i), code.add(entry, 8 * i))
     if layout.key_words > UNROLLED:
         _copy_words(table, entry)
     _clear_value(table, entry)
-    code.store_atomic(tag, place, "release")
+    code.store_atomic(tag, tag_address, "release")
     if layout.shared:
         _unlock(code, home)
     code.ret(entry)
@@ -439,10 +439,10 @@ def _claim(
         free, taken = code.fresh("free"), code.fresh("taken")
         code.branch(code.icmp("eq", there, 0), free, taken)
         code.block(free)
-        place = table.place(line, at)
-        code.set(places, place)
+        tag_address = table.tag_address(line, at)
+        code.set(places, tag_address)
         code.set(entries, table.entry(line, at))
-        code.branch(code.exchange_if(place, const(0), busy), "claimed", following)
+        code.branch(code.exchange_if(tag_address, const(0), busy), "claimed", following)
         code.block(taken)
         bit = code.op("shl", const(1), code.op("and", there, DYNAMIC_STATE))
         code.set(seen, code.op("or", code.get(seen), bit))

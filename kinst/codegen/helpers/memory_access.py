@@ -17,7 +17,7 @@ from collections.abc import Callable
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.firing import TEMP_WORD, Firing, Unit, read_access
 from kinst.codegen.helpers.branching import both, copy_bytes, copy_words, leave, loop, put
-from kinst.codegen.layout.variable_places import up
+from kinst.codegen.layout.variable_places import round_up
 from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR
@@ -384,6 +384,6 @@ def zeros(firing: Firing, size: int) -> IrValue:
     """Emit LLVM IR that clears `size` bytes of working memory; return their address.  They are the
     value of a structure that was never assigned.
     """
-    room = firing.text_room(up(size, 8))
-    clear_words(firing, room, up(size, 8))
+    room = firing.text_room(round_up(size, 8))
+    clear_words(firing, room, round_up(size, 8))
     return room

@@ -22,13 +22,13 @@ class PathCode(Protocol):
     # Bytes of the longest path, with its NUL.
     longest: int
 
-    def current_place(self, firing: Firing) -> IrValue:
+    def current_directory_path(self, firing: Firing) -> IrValue:
         """Emit LLVM IR that finds the kernel's structure for the current directory; return its
         address, which is 0 if there is no thread.
         """
         ...
 
-    def root_place(self, firing: Firing) -> IrValue:
+    def root_directory_path(self, firing: Firing) -> IrValue:
         """Emit LLVM IR that finds the kernel's structure for the process's root directory; return
         its address, which is 0 if there is no thread.
         """
@@ -54,11 +54,11 @@ def path_code_of(unit: Unit) -> PathCode:
     return cast(PathCode, unit.machine.paths)
 
 
-def _text(firing: Firing, place: IrValue, root: IrValue) -> Text:
+def _text(firing: Firing, structure: IrValue, root: IrValue) -> Text:
     """Emit LLVM IR that makes the text of a path; return the text, at most strsize bytes.
 
     Args:
-        place: address of the kernel's structure for the path.
+        structure: address of the kernel's structure for the path.
         root: address of the kernel's structure for the directory that the text starts from; 0 means
             the topmost directory.
     """
@@ -69,7 +69,7 @@ def _text(firing: Firing, place: IrValue, root: IrValue) -> Text:
     paths = path_code_of(firing.unit)
     work = firing.allocate(const(paths.longest))
     word = code.add(firing.temp(), TEMP_WORD)
-    path = code.call(firing.unit.helper("path", paths.write_path), (place, root, work, word))
+    path = code.call(firing.unit.helper("path", paths.write_path), (structure, root, work, word))
     bad = code.icmp("eq", path, 0)
     firing.faults.add(code, bad, FAULT_BADADDR, code.load(64, word))
     copy_text(firing, Text(path, paths.longest), room, size)
@@ -95,8 +95,8 @@ def current_directory(firing: Firing) -> Lowered:
     nowhere = _nowhere(firing)
     if nowhere is None:
         paths = path_code_of(firing.unit)
-        place = paths.current_place(firing)
-        nowhere = _text(firing, place, paths.root_place(firing))
+        structure = paths.current_directory_path(firing)
+        nowhere = _text(firing, structure, paths.root_directory_path(firing))
     return nowhere
 
 
@@ -106,7 +106,7 @@ def root_directory(firing: Firing) -> Lowered:
     """
     nowhere = _nowhere(firing)
     if nowhere is None:
-        nowhere = _text(firing, path_code_of(firing.unit).root_place(firing), const(0))
+        nowhere = _text(firing, path_code_of(firing.unit).root_directory_path(firing), const(0))
     return nowhere
 
 
@@ -116,5 +116,5 @@ def kernel_path(firing: Firing, address: IrValue) -> Lowered:
     """
     code = firing.code
     firing.faults.add(code, code.icmp("eq", address, 0), FAULT_BADADDR, address)
-    root = path_code_of(firing.unit).root_place(firing)
+    root = path_code_of(firing.unit).root_directory_path(firing)
     return _text(firing, address, root)

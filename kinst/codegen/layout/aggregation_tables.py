@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kinst.codegen.analysis import may_be_pure
-from kinst.codegen.layout.variable_places import place, up
+from kinst.codegen.layout.variable_places import lay_out_values, round_up
 from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import DType, IntType, PointerType
 from kinst.core.errors import KinstError
@@ -296,8 +296,10 @@ def _hashed(
     strsize: int,
 ) -> EntryShape:
     bounds = _key_bounds(program, probes, aggregation.index, len(aggregation.keys))
-    keys, end = place(aggregation.keys, 8, strsize, bounds)
-    data_offset = up(max(end, 9), 8)  # one word of keys at least: a structure may have no bytes
+    keys, end = lay_out_values(aggregation.keys, 8, strsize, bounds)
+    data_offset = round_up(
+        max(end, 9), 8
+    )  # one word of keys at least: a structure may have no bytes
     return EntryShape(aggregation, keys, data_offset, 8 * data_words(aggregation.function), None)
 
 
@@ -349,7 +351,7 @@ def capacities(shapes: Sequence[EntryShape], agg_size: int) -> list[int]:
     if used > agg_size:
         raise KinstError(
             f"the aggregations need {used} bytes for each CPU, aggsize is {agg_size}",
-            f"-x aggsize={up(used, 4096)}",
+            f"-x aggsize={round_up(used, 4096)}",
         )
     capacity = []
     for shape in shapes:
@@ -359,7 +361,7 @@ def capacities(shapes: Sequence[EntryShape], agg_size: int) -> list[int]:
             raise KinstError(
                 f"@{shape.aggregation.name} needs entries of {shape.entry_size} bytes, aggsize"
                 f" {agg_size} leaves {max(share, 0)}",
-                f"-x aggsize={up(64 * need, 4096)} or a smaller strsize",
+                f"-x aggsize={round_up(64 * need, 4096)} or a smaller strsize",
             )
         capacity.append(shape.entries or 1 << (entries.bit_length() - 1))
     return capacity

@@ -9,7 +9,12 @@ from collections.abc import Sequence
 
 from kinst.codegen.analysis import string_table
 from kinst.codegen.layout.aggregation_tables import Probed, capacities, entry_shapes
-from kinst.codegen.layout.variable_places import lay_out_dynamic, place, place_variables, up
+from kinst.codegen.layout.variable_places import (
+    lay_out_dynamic,
+    lay_out_values,
+    place_variables,
+    round_up,
+)
 from kinst.core.layout import RECORD_HEADER, RECORD_TIME
 from kinst.core.records import AggregationLayout, ClauseLayout, Field, ProgramLayout
 from kinst.dlang import typed
@@ -41,12 +46,12 @@ def _lay_out_clause(clause: typed.Clause, strsize: int) -> ClauseLayout:
     for action in clause.actions:
         values = recorded(action)
         records = records or values is not None
-        placed, at = _place_recorded(values or (), at, strsize)
+        placed, at = _lay_out_recorded(values or (), at, strsize)
         fields.append(placed)
-    return ClauseLayout(clause.index, up(at, 8) if records else 0, tuple(fields))
+    return ClauseLayout(clause.index, round_up(at, 8) if records else 0, tuple(fields))
 
 
-def _place_recorded(
+def _lay_out_recorded(
     values: Sequence[typed.Expr], at: int, strsize: int
 ) -> tuple[tuple[Field, ...], int]:
     """Return the fields of the values that one action records, in order, and the offset where they
@@ -63,7 +68,7 @@ def _place_recorded(
         if isinstance(value, typed.Builtin) and value.name == "timestamp":
             fields.append(Field(RECORD_TIME, 8, value.type))
         else:
-            placed, at = place([value.type], at, strsize)
+            placed, at = lay_out_values([value.type], at, strsize)
             fields += placed
     return tuple(fields), at
 
@@ -93,7 +98,7 @@ def lay_out_program(
     site_keys: dict[tuple[int, int], int] = {}
     variables = place_variables(program, strsize)
     area = counters = 0
-    globals_end = up(variables.globals_size, 8)
+    globals_end = round_up(variables.globals_size, 8)
     for shape, capacity in zip(shapes, sizes, strict=True):
         counted = shape.constant is not None and shape.aggregation.function.name == "count"
         slots = shape.slots(program)

@@ -52,12 +52,12 @@ def align_of(type_: DType) -> int:
     return type_.size if isinstance(type_, (IntType, PointerType)) else 1
 
 
-def up(offset: int, align: int) -> int:
+def round_up(offset: int, align: int) -> int:
     """Round an offset up to a multiple of `align`, a power of two."""
     return (offset + align - 1) & -align
 
 
-def place(
+def lay_out_values(
     types: Sequence[DType], at: int, strsize: int, bounds: Sequence[int] = ()
 ) -> tuple[tuple[Field, ...], int]:
     """Return fields for stored values, one after another, and the offset where the last field ends.
@@ -71,7 +71,7 @@ def place(
     """
     fields = []
     for i, type_ in enumerate(types):
-        at = up(at, align_of(type_))
+        at = round_up(at, align_of(type_))
         size = size_of(type_, strsize)
         if bounds and isinstance(type_, StringType):
             size = min(size, bounds[i])
@@ -120,7 +120,7 @@ def element_size(variable: typed.Variable, strsize: int) -> int:
     string's strsize bytes is not 0 if the variable is NULL.
     """
     size = size_of(variable.type, strsize)
-    return up(size + 1, 8) if isinstance(variable.type, StringType) else size
+    return round_up(size + 1, 8) if isinstance(variable.type, StringType) else size
 
 
 def place_variables(program: typed.TypedProgram, strsize: int) -> VariableOffsets:
@@ -133,10 +133,12 @@ def place_variables(program: typed.TypedProgram, strsize: int) -> VariableOffset
         if variable.is_dynamic or in_registers(variable):
             continue
         string = isinstance(variable.type, StringType)
-        at = up(ends[variable.scope], 8 if string or variable.length else align_of(variable.type))
+        at = round_up(
+            ends[variable.scope], 8 if string or variable.length else align_of(variable.type)
+        )
         offsets[variable.index] = at
         ends[variable.scope] = at + memory_size(variable, strsize)
-    return VariableOffsets(tuple(offsets), up(ends["global"], 8), up(ends["this"], 8))
+    return VariableOffsets(tuple(offsets), round_up(ends["global"], 8), round_up(ends["this"], 8))
 
 
 def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], Field, int]:
@@ -148,9 +150,9 @@ def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], F
     """
     thread = (UINT64,) if variable.scope == "self" else ()
     index = (UINT64,) if variable.length else ()
-    keys, end = place((*thread, *variable.keys, *index), 0, strsize)
-    value = Field(up(max(end, 1), 8), size_of(variable.type, strsize), variable.type)
-    return keys, value, up(value.offset + value.size, 8)
+    keys, end = lay_out_values((*thread, *variable.keys, *index), 0, strsize)
+    value = Field(round_up(max(end, 1), 8), size_of(variable.type, strsize), variable.type)
+    return keys, value, round_up(value.offset + value.size, 8)
 
 
 def dynamic_size(program: typed.TypedProgram, strsize: int, dynvarsize: int) -> int:

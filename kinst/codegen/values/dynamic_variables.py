@@ -12,7 +12,13 @@ from kinst.codegen.firing import TEMP_KEYS, Firing, Lowered, Text, context_word,
 from kinst.codegen.helpers.dynamic_tables import call_find, call_obtain, call_remove, release
 from kinst.codegen.helpers.memory_access import read_bytes, zeros
 from kinst.codegen.helpers.strings_in_memory import copy_text
-from kinst.codegen.layout.variable_places import bits_of, by_address, element_size, size_of, up
+from kinst.codegen.layout.variable_places import (
+    bits_of,
+    by_address,
+    element_size,
+    round_up,
+    size_of,
+)
 from kinst.codegen.ssa import IrLocal, IrValue, const
 from kinst.core.dtypes import StringType, StructType
 from kinst.core.errors import KinstError
@@ -235,7 +241,7 @@ def element_to_change(firing: Firing, variable: typed.Variable, keys: Sequence[L
         keys: values of the keys.
     """
     code, layout = firing.code, _layout(firing, variable)
-    spare = firing.text_room(up(layout.value.size, 8))
+    spare = firing.text_room(round_up(layout.value.size, 8))
     entry = _find(firing, variable, keys, call_obtain)
     place = code.add(entry, layout.value.offset)
     return code.select(code.icmp("eq", entry, 0), spare, place)

@@ -196,29 +196,29 @@ def _walk(firing: Firing, to: IrValue, frames: int) -> IrValue:
     return firing.code.call(firing.unit.helper("walk_user", _walk_user), words)
 
 
-def _word(unit: Unit, code: IrFunction, room: IrValue, address: IrValue) -> IrValue:
+def _word(unit: Unit, code: IrFunction, scratch: IrValue, address: IrValue) -> IrValue:
     """Emit LLVM IR that reads a word of the kernel's memory; return the word.  If the word cannot
     be read, the function under construction returns 0.
 
     Args:
-        room: address of 8 bytes of working memory.
+        scratch: address of 8 bytes of working memory.
     """
-    failed = code.call_c(unit.machine.nofault_read, (room, address, const(WORD)))
+    failed = code.call_c(unit.machine.nofault_read, (scratch, address, const(WORD)))
     leave(code, code.icmp("ne", failed, 0), const(0))
-    return code.load(64, room)
+    return code.load(64, scratch)
 
 
-def _mm(unit: Unit, code: IrFunction, task: IrValue, room: IrValue) -> IrValue:
+def _mm(unit: Unit, code: IrFunction, task: IrValue, scratch: IrValue) -> IrValue:
     """Emit LLVM IR that reads the address of a thread's address space structure; return the
     address.  If the thread has no address space, the function under construction returns 0.
 
     Args:
-        room: address of 8 bytes of working memory.
+        scratch: address of 8 bytes of working memory.
     """
     access = user_of(unit).mm
     assert access is not None
     leave(code, code.icmp("eq", task, 0), const(0))
-    mm = _word(unit, code, room, code.add(task, access.offsets[-1]))
+    mm = _word(unit, code, scratch, code.add(task, access.offsets[-1]))
     leave(code, code.icmp("eq", mm, 0), const(0))
     return mm
 

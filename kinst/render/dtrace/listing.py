@@ -68,14 +68,17 @@ def planned_rows(probes: Sequence[ListedProbe]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _alike(one: ListedProbe, other: ListedProbe | None) -> bool:
+def _alike(probe: ListedProbe, following: ListedProbe | None) -> bool:
     """Return whether a probe has the same stability report as the next probe. True if both have the
     same id, or if both are instructions of one provider (their names are offsets); False if there
     is no next probe."""
-    if other is None:
+    if following is None:
         return False
-    instructions = one.provider == other.provider and one.name.isdecimal() == other.name.isdecimal()
-    return one.id == other.id or (instructions and one.name.isdecimal())
+    instructions = (
+        probe.provider == following.provider
+        and probe.name.isdecimal() == following.name.isdecimal()
+    )
+    return probe.id == following.id or (instructions and probe.name.isdecimal())
 
 
 def _probe_report(found: ProbeStability) -> str:
@@ -92,11 +95,11 @@ def program_reports(programs: Sequence[ProgramStability]) -> str:
     )
 
 
-def description_reports(found: Sequence[tuple[ProbePattern, ProbeStability]]) -> str:
+def description_reports(descriptions: Sequence[tuple[ProbePattern, ProbeStability]]) -> str:
     """Return the stability reports of -e -v: a report for each probe description."""
     return "".join(
         f"\n{':'.join((p.provider, p.module, p.function, p.name))}\n{_probe_report(stability)}"
-        for p, stability in found
+        for p, stability in descriptions
     )
 
 

@@ -62,10 +62,10 @@ class LinuxPaths:
     def longest(self) -> int:
         return ROOM
 
-    def current_place(self, firing: Firing) -> IrValue:
+    def current_directory_path(self, firing: Firing) -> IrValue:
         return self._place(firing, self.pwd)
 
-    def root_place(self, firing: Firing) -> IrValue:
+    def root_directory_path(self, firing: Firing) -> IrValue:
         return self._place(firing, self.root)
 
     def write_path(self, unit: Unit, name: str) -> IrFunction:
