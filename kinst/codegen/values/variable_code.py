@@ -14,8 +14,8 @@ from kinst.codegen.layout.variable_places import (
     element_size,
     in_registers,
     memory_size,
+    round_up,
     size_of,
-    up,
 )
 from kinst.codegen.ssa import IrLocal, IrValue, const
 from kinst.codegen.values.dynamic_variables import (
@@ -189,7 +189,7 @@ def clear_clause_memory(firing: Firing, clauses: Sequence[typed.Clause]) -> None
             code.store(const(0, 8), start)
             mark_null(firing, variable, start, const(0, 8))
             continue
-        clear_words(firing, start, up(memory_size(variable, strsize), 8))
+        clear_words(firing, start, round_up(memory_size(variable, strsize), 8))
 
 
 def _read_variable(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Lowered:
