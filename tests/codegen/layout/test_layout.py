@@ -16,7 +16,7 @@ from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.codegen.layout.variable_places import (
     bits_of,
     dynamic_size,
-    place,
+    lay_out_values,
     place_variables,
     size_of,
 )
@@ -65,7 +65,7 @@ def test_fields_lie_as_those_of_a_c_structure() -> None:
             chosen.append(draw.choice([*C, string]))
         fields = [(f"m{n}", c) for n, (_, c) in enumerate(chosen)]
         made = type("Made", (ctypes.Structure,), {"_fields_": fields})
-        found, end = place([type_ for type_, _ in chosen], 24, 256)
+        found, end = lay_out_values([type_ for type_, _ in chosen], 24, 256)
         for name, field in zip((name for name, _ in fields), found, strict=True):
             there = getattr(made, name)
             assert (field.offset - 24, field.size) == (there.offset, there.size)
@@ -80,7 +80,7 @@ def test_fields_lie_as_those_of_a_c_structure() -> None:
 )  # fmt: skip
 def test_what_consists_of_words_begins_on_a_multiple_of_8(type_: DType) -> None:
     for before in range(1, 18):
-        first, field = place([StringType(before), type_], 24, 256)[0]
+        first, field = lay_out_values([StringType(before), type_], 24, 256)[0]
         assert first.size == before and field.offset % 8 == 0
         assert 0 <= field.offset - 24 - before < 8
 
