@@ -62,7 +62,7 @@ def test_each_has_help_and_is_named_in_the_others(
          "kinst: cover makes its own program and takes none (--if EXPR limits what it counts)"),
         (["cover", "--since", "/nosuch", "vfs_read"], 1,
          "kinst: failed to open /nosuch: No such file or directory"),
-        (["flow", "-c", "ls"], 2, "kinst: one function (kinst flow FUNCTION -c CMD)"),
+        (["flow", "-c", "ls"], 2, "kinst: kinst flow needs one function (kinst flow FUNCTION -c CMD)"),
         (["flow", "-n", "BEGIN", "vfs_read"], 2,
          "kinst: flow makes its own programs and takes none (--if says which call)"),
         (["annotate", "-c", "ls"], 2,
