@@ -69,7 +69,7 @@ def test_auto_is_the_only_one_that_can_be_reached(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(find, "candidates", lambda running=running: running)
         assert find.the_only_one(program) == only
     monkeypatch.setattr(find, "candidates", lambda: [1, 2, 3])
-    with pytest.raises(TargetError, match=r"there are 2 machines: 2 .*, 3 "):
+    with pytest.raises(TargetError, match=r"2 QEMUs run here: 2 .*, 3 "):
         find.the_only_one(program)
 
 
