@@ -141,7 +141,7 @@ def test_an_inline_copys_own() -> None:
         ("kinst::f:4 { x = locals->n.c; }", "D_UNKNOWN", "n is not a structure", "nearest"),
         ("kinst::f:4 { x = locals->p; }", "D_UNKNOWN", "not in memory, but in registers",
          "its members can be read"),
-        ("kinst::f:4 { x = locals->row; }", "D_UNKNOWN", "is not in memory", "nearest"),
+        ("kinst::f:4 { x = locals->row; }", "D_UNKNOWN", "only from memory", "nearest"),
     ],
 )  # fmt: skip
 def test_refusals(text: str, tag: str, message: str, hint: str) -> None:
