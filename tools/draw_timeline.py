@@ -22,15 +22,15 @@ _LETTER = 6.6  # pixels of a letter
 _TICKS = 8  # most ticks on the scale
 
 
-def drawn(found: Sequence[Slice], low: int, high: int) -> str:
+def drawn(slices: Sequence[Slice], low: int, high: int) -> str:
     """Return an SVG of the slices between two times.
 
     Args:
-        found: slices of all tracks.
+        slices: slices of all tracks.
         low: start, in nanoseconds.
         high: end, in nanoseconds.
     """
-    ended = [one._replace(end=high if one.end is None else one.end) for one in found]
+    ended = [one._replace(end=high if one.end is None else one.end) for one in slices]
     shown = [one for one in ended if one.start < high and (one.end or 0) > low]
     rows, y = list[str](), TOP
     for track in sorted({one.track for one in shown}):
@@ -49,14 +49,14 @@ def drawn(found: Sequence[Slice], low: int, high: int) -> str:
     return "\n".join([head, *_scale(low, high, y), *rows, "</svg>\n"])
 
 
-def _depths(own: Sequence[Slice]) -> Iterator[int]:
+def _depths(slices: Sequence[Slice]) -> Iterator[int]:
     """Yield, for each slice of a track, the number of slices that contain it.
 
     Args:
-        own: slices of one track in the order in which they begin.
+        slices: slices of one track in the order in which they begin.
     """
     around: list[int] = []
-    for one in own:
+    for one in slices:
         around = [end for end in around if end > one.start]
         yield len(around)
         around.append(one.end or 0)

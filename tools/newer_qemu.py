@@ -129,19 +129,20 @@ def _with_missing_libraries(tree: Path, files: Iterable[Path]) -> list[Path]:
     return incomplete
 
 
-def _make_scripts(tree: Path, place: Path) -> None:
+def _make_scripts(tree: Path, installed: Path) -> None:
     """Make scripts that start the programs, and make the programs use the loader and the libraries
-    at `place`."""
+    in the folder `installed`.
+    """
     (tree / "bin").mkdir()
     for name in PROGRAMS:
         program = tree / "usr/bin" / name
-        loader = _give_loader(program, lambda usual: f"{place}/usr{usual}")
-        target = (tree / loader.removeprefix(f"{place}/")).resolve()
+        loader = _give_loader(program, lambda usual: f"{installed}/usr{usual}")
+        target = (tree / loader.removeprefix(f"{installed}/")).resolve()
         script = tree / "bin" / name
-        libraries = place / target.parent.relative_to(tree.resolve())
-        firmware = " ".join(f"-L '{place / folder}'" for folder in _FIRMWARE)
+        libraries = installed / target.parent.relative_to(tree.resolve())
+        firmware = " ".join(f"-L '{installed / folder}'" for folder in _FIRMWARE)
         text = _SCRIPT.format(
-            libraries=libraries, program=place / "usr/bin" / name, firmware=firmware
+            libraries=libraries, program=installed / "usr/bin" / name, firmware=firmware
         )
         script.write_text(text)
         script.chmod(0o755)

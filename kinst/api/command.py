@@ -13,7 +13,7 @@ from kinst.core.machine import Target
 
 
 class GuestCommand:
-    """The shell command of a guest, which can have one command at a time."""
+    """The shell command of a guest. A guest can have one command at a time."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -39,7 +39,7 @@ class GuestCommand:
         self._prepared = False
 
     def take_back(self) -> None:
-        """End the command that a trace has taken: the trace has ended before the command."""
+        """End the command that a trace has taken: the trace has ended, and the command has not."""
         self._prepared = True
         self.drop()
 

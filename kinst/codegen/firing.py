@@ -53,8 +53,8 @@ class Unit:
         layout: layout of the data that the program writes.
         strings: offset of each string literal in the strings area.
         key_bytes: bytes of the longest key of an aggregation or dynamic variable.
-        pointers: whether a value of the D program can be an address that points into scratch.
-        shared: whether such an address can point to one of the program's D variables.
+        scratch_pointers: whether a value of the D program can be an address in scratch.
+        variable_pointers: whether such an address can point to one of the program's D variables.
         helpers: the helper functions that were written so far, by name.
     """
 
@@ -62,8 +62,8 @@ class Unit:
     layout: ProgramLayout
     strings: Mapping[bytes, int]
     key_bytes: int
-    pointers: bool
-    shared: bool
+    scratch_pointers: bool
+    variable_pointers: bool
     helpers: dict[str, IrFunction] = field(default_factory=dict)
 
     def helper(self, name: str, write: Callable[[Unit, str], IrFunction]) -> IrFunction:

@@ -30,7 +30,8 @@ class InlineRecord:
     """A record that trampolines write themselves, for all sites of a clause.
 
     Attributes:
-        places: the addresses that the trampoline needs for writing a record.
+        places: the addresses that the trampoline needs for writing a record: of the ring, the CPU's
+            number, the clock and so on.
         clause: index of the clause.
         size: bytes of the record.
         fields: what each field of the record holds.

@@ -105,8 +105,8 @@ class Entry:
 
     Attributes:
         data: the data as 8-byte words.
-        cleared: whether clear() has set the data to zero and nothing was added since. Then the next
-            data replaces it: a min() must not stay at the zero that clear() shows.
+        cleared: whether clear() has set the data to zero and nothing was added since. If so, the
+            next data replaces the zero instead of being combined with it, which min() would keep.
         normal: divisor that normalize() has set.
     """
 

@@ -14,7 +14,7 @@ from kinst.events import Fault, Lost
 
 @dataclass(frozen=True, slots=True)
 class PlacedFault:
-    """A fault of a clause, with its place among the records of its CPU.
+    """A fault of a clause, with its position among the records of its CPU.
 
     Attributes:
         slot: the CPU slot.

@@ -99,14 +99,14 @@ class Names:
         user: returns the function or variable at an address of a process.
         copies: returns the names of the inlined functions whose code contains a kernel address,
             innermost first.
-        place: returns the source line of a kernel address, by module and address. It is slow, and
-            used only for Frames.
+        source_line: returns the source line of a kernel address, by module and address. This
+            function is slow, and used only for Frames.
     """
 
     kernel: Lookup = _no_kernel
     user: UserLookup = _no_user
     copies: Callable[[int], Sequence[str]] = _no_copies
-    place: Callable[[str, int], SourcePlace | None] = _no_place
+    source_line: Callable[[str, int], SourcePlace | None] = _no_place
 
     def symbol(self, value: bytes, type_: SymbolType) -> ResolvedSymbol | None:
         """Return the function or variable at an address that sym() or a similar subroutine
@@ -232,7 +232,7 @@ class FrameFinder:
             at = pc - caller
             symbol = self._names.frame(pc, caller)
             module = symbol.module if symbol is not None else ""
-            place = self._names.place(module, at) if module else None
+            place = self._names.source_line(module, at) if module else None
             if place is None:
                 place = SourcePlace(
                     "", 0, tuple(InlinedFrame(name, "", 0) for name in self._names.copies(at))

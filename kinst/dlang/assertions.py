@@ -40,7 +40,7 @@ _OPERATORS = frozenset(INFIX) - {","}
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class TracedTerm:
     """A term of a TEST condition without an aggregation, such as `size * 2`. The END clause that
     belongs to the condition traces the term's value.
     """
@@ -54,7 +54,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class StatusTerm:
     """A term of a TEST condition: $status, the exit status of the trace. That is the status of
     exit() if the program calls it, otherwise the command's status.
     """
@@ -66,7 +66,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class AggregationTerm:
     """A term of a TEST condition: the value of one entry of an aggregation, or a number computed
     from the aggregation's entries, such as count(@reads).
     """
@@ -87,7 +87,7 @@ class Operation:
     operands: tuple[Term, ...]
 
 
-Term = Read | Status | Number | Rows | Operation
+Term = TracedTerm | StatusTerm | Number | AggregationTerm | Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Assertion:
 
     @property
     def asks_status(self) -> bool:
-        return any(isinstance(term, Status) for term in terms(self.term))
+        return any(isinstance(term, StatusTerm) for term in terms(self.term))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def terms(term: Term) -> Iterator[Term]:
     """Yield a term of a TEST condition and all its operands and keys, recursively."""
     yield term
     parts = term.operands if isinstance(term, Operation) else ()
-    if isinstance(term, Rows):
+    if isinstance(term, AggregationTerm):
         parts = term.key or ()
     for part in parts:
         yield from terms(part)
@@ -268,16 +268,16 @@ class _Lowering:
         self._reads = reads
         self._numbers = count()
 
-    def _read(self, node: tree.ExprNode) -> Read:
+    def _read(self, node: tree.ExprNode) -> TracedTerm:
         text = unparse_expression(node)
         self._reads.append(text)
-        return Read(next(self._numbers), text)
+        return TracedTerm(next(self._numbers), text)
 
     def term(self, node: tree.ExprNode) -> Term:
         if isinstance(node, tree.IntegerNode):
             return Number(node.literal.value)
         if isinstance(node, tree.NameNode) and node.name == STATUS:
-            return Status()
+            return StatusTerm()
         if not any(_is_ours(one) for one in _inside(node)):
             read = self._read(node)
             if isinstance(node, tree.InfixNode) and node.op in _SHOWN:
@@ -286,20 +286,22 @@ class _Lowering:
             return read
         match node:
             case tree.AggregationNode(_, name):
-                return Rows(name, None, "", f"@{name}")
+                return AggregationTerm(name, None, "", f"@{name}")
             case tree.IndexNode(_, tree.AggregationNode(_, name), arguments):
                 key = tuple(self.term(one) for one in arguments)
-                return Rows(name, key, "", unparse_expression(node))
+                return AggregationTerm(name, key, "", unparse_expression(node))
             case tree.CallNode(_, tree.NameNode(_, name), (tree.AggregationNode() as rows,)) if (
                 name in FOLDS
             ):
-                return Rows(rows.name, None, name, unparse_expression(node))
+                return AggregationTerm(rows.name, None, name, unparse_expression(node))
             case tree.CallNode(_, tree.NameNode(_, name), (tree.IndexNode() as row,)) if (
                 name in FOLDS
             ):
                 rows_of_key = self.term(row)
-                if isinstance(rows_of_key, Rows):
-                    return Rows(rows_of_key.name, rows_of_key.key, name, unparse_expression(node))
+                if isinstance(rows_of_key, AggregationTerm):
+                    return AggregationTerm(
+                        rows_of_key.name, rows_of_key.key, name, unparse_expression(node)
+                    )
             case tree.PrefixNode(_, op, operand) if op in ("!", "-", "+", "~"):
                 return Operation(op, (self.term(operand),))
             case tree.InfixNode(_, op, left, right) if op in _OPERATORS:

@@ -104,10 +104,10 @@ def _key(part: KeyPart) -> object:
 # --- Records --------------------------------------------------------------------------------
 
 
-def _value_column(one: ValueField, frames: FrameFinder) -> tuple[str, Column]:
+def _value_column(recorded: ValueField, frames: FrameFinder) -> tuple[str, Column]:
     """Return how to format one of a record's values: a %-directive ("%d" or "%s"), and a function
     that returns the directive's argument for each of many records."""
-    field, type_ = one.field, one.field.type
+    field, type_ = recorded.field, recorded.field.type
     if isinstance(type_, IntType | PointerType) and type_.size == field.size:
         signed = is_signed(type_)
         return "%d", lambda rows: values_of(rows, field, signed)
@@ -115,7 +115,7 @@ def _value_column(one: ValueField, frames: FrameFinder) -> tuple[str, Column]:
         return "%s", lambda rows: [_string(text(value)) for value in strings_of(rows, field)]
     if isinstance(type_, StackType):
         return "%s", _stack_column(field, type_, frames)
-    read = one.read
+    read = recorded.read
     return "%s", lambda rows: [encoded(value) for value in read(rows)]
 
 

@@ -62,7 +62,7 @@ class _Function:
             "ran": one.executed,
             "measure": one.measure_name,
             "most": one.hottest,
-            "odd": [*one.flow.odd, *map(gap_text, one.code.gaps)],
+            "odd": [*one.flow.mismatches, *map(gap_text, one.code.gaps)],
             "file": one.file,
             "files": list(self._files),
             "source": source,

@@ -163,7 +163,9 @@ class _Text:
         ]
         if unknown:
             yield f"{len(unknown)} of the edges between blocks {_were(len(unknown))} not told"
-        yield from (self._page.paint("note", f"does not add up: {odd}") for odd in one.flow.odd)
+        yield from (
+            self._page.paint("note", f"does not add up: {odd}") for odd in one.flow.mismatches
+        )
 
     def _by_address(self) -> Iterator[str]:
         within: tuple[InlinedAt, ...] = ()

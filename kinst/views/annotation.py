@@ -241,19 +241,19 @@ class Annotation:
         return lines[spot.line - 1].rstrip() if 0 < spot.line <= len(lines) else ""
 
 
-def position(place: SourcePlace | None) -> tuple[SourceSpot, tuple[InlinedAt, ...]]:
+def position(source: SourcePlace | None) -> tuple[SourceSpot, tuple[InlinedAt, ...]]:
     """Return the source line of an instruction, and the inlined functions that the instruction
     belongs to, outermost first.
 
     Args:
-        place: the instruction's source position; None if the debug information has none. Then the
+        source: the instruction's source position; None if the debug information has none. Then the
             result is (SourceSpot("", 0), ()).
     """
-    if place is None:
+    if source is None:
         return SourceSpot("", 0), ()
-    spot = SourceSpot(place.file, place.line)
+    spot = SourceSpot(source.file, source.line)
     within = []
-    for frame in reversed(place.inlined):
+    for frame in reversed(source.inlined):
         within.append(InlinedAt(frame.function, spot))
         spot = SourceSpot(frame.file, frame.line)
     return spot, tuple(within)

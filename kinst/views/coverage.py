@@ -49,8 +49,8 @@ class FileCoverage:
         lines: counts by line.
         functions: counts by (line of declaration, name).
         branches: both ways of each conditional jump in the file.
-        own: whether the file declares functions that were asked for. Otherwise its code is only
-            inlined in them.
+        own: whether the file declares functions that were asked for. Otherwise the file has only
+            code that was inlined in such functions.
     """
 
     lines: dict[int, int] = field(default_factory=dict)

@@ -58,7 +58,7 @@ class FlowCounts:
             counted.
         edges: how often each edge was taken; edges whose count is not known are missing.
         asked: the edges that the trace itself counted, to answer questions().
-        odd: sentences about counts that do not add up.
+        mismatches: sentences about counts that do not add up.
     """
 
     instructions: Mapping[int, int]
@@ -66,7 +66,7 @@ class FlowCounts:
     exits: Sequence[int | None]
     edges: Mapping[EdgeKey, int]
     asked: frozenset[EdgeKey]
-    odd: tuple[str, ...] = field(default=())
+    mismatches: tuple[str, ...] = field(default=())
 
     @property
     def entered(self) -> int | None:
@@ -241,8 +241,8 @@ def solve(
             continue
         for link in unknown:
             todo += [n for n in (link.source, link.target) if n is not None and n != node]
-    odd = tuple(_odd(code, around, balance, known))
-    return FlowCounts(dict(instructions), entries, exits, known, frozenset(answers), odd)
+    mismatches = tuple(_odd(code, around, balance, known))
+    return FlowCounts(dict(instructions), entries, exits, known, frozenset(answers), mismatches)
 
 
 def _odd(

@@ -14,7 +14,7 @@ from kinst.core.units import value_text
 from kinst.views.annotated_text import per_cent
 from kinst.views.annotation import Annotation
 from kinst.views.flow_dot import block_label, share_of, shown_blocks
-from kinst.views.graph_layout import GraphEdge, Placed, lay_out
+from kinst.views.graph_layout import GraphEdge, GraphLayout, lay_out
 
 WIDTH, LETTERS = 214.0, 34  # width of a box in pixels, and number of letters that fit in it
 LEAST, MOST = 42.0, 120.0  # height of a box that never ran; additional height for a share of 1
@@ -61,8 +61,8 @@ def heat_class(count: int | None, most: int) -> str:
     return f"h{max(1, round(10 * count / most))}" if count and most else "h0"
 
 
-def _block(annotation: Annotation, block: int, placed: Placed, height: float) -> str:
-    x, y = placed.boxes[block]
+def _block(annotation: Annotation, block: int, layout: GraphLayout, height: float) -> str:
+    x, y = layout.boxes[block]
     left, top = x - WIDTH / 2, y - height / 2
     where, ran, text = block_label(annotation, block)
     share = per_cent(share_of(annotation, block))

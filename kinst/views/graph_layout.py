@@ -36,7 +36,7 @@ class GraphEdge:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class GraphLayout:
     """Layout of a graph, in pixels from the upper left corner.
 
     Attributes:
@@ -75,7 +75,7 @@ class _Node:
 
 def lay_out(
     sizes: Mapping[int, tuple[float, float]], edges: Sequence[GraphEdge], root: int
-) -> Placed:
+) -> GraphLayout:
     """Return the layout of a graph.
 
     Args:
@@ -84,7 +84,7 @@ def lay_out(
         root: number of the box at the top.
     """
     if not sizes:
-        return Placed({}, [], 0.0, 0.0)
+        return GraphLayout({}, [], 0.0, 0.0)
     back = _back_edges(sizes, edges, root)
     layers = _layers(sizes, edges, back)
     nodes = {n: _Node(w, h, layers[n], [], []) for n, (w, h) in sizes.items()}
@@ -98,7 +98,7 @@ def lay_out(
     lines = [_line(nodes, tops, chain, k in back) for k, chain in enumerate(chains)]
     boxes = {n: (nodes[n].x, tops[nodes[n].layer] + nodes[n].height / 2) for n in sizes}
     width = max(node.x + node.width / 2 for node in nodes.values()) + GAP
-    return Placed(boxes, lines, width, tops[-1])
+    return GraphLayout(boxes, lines, width, tops[-1])
 
 
 def _back_edges(

@@ -69,7 +69,7 @@ def tap_lines(report: FileReport, first: int, *, verbose: bool) -> str:
 
 
 def _yaml(verdict: Verdict) -> Iterable[str]:
-    yield f"at: {_quoted(verdict.place)}"
+    yield f"at: {_quoted(verdict.location)}"
     if verdict.expression:
         yield f"expression: {_quoted(verdict.expression)}"
     if verdict.why:
@@ -88,7 +88,9 @@ def _quoted(text: str) -> str:
 def explained(verdict: Verdict) -> str:
     """Return a few lines that say why a TEST clause failed: the assertion, the reason and the
     values."""
-    lines = [f"{verdict.place}: {verdict.expression}" if verdict.expression else verdict.place]
+    lines = [
+        f"{verdict.location}: {verdict.expression}" if verdict.expression else verdict.location
+    ]
     lines += [verdict.why] if verdict.why else []
     lines += [f"{name} = {value}" for name, value in verdict.values]
     return "\n".join(lines)

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from kinst.core.dataclass import dataclass
 from kinst.dlang.assertions import (
     COMPUTED,
+    AggregationTerm,
     Assertion,
     Number,
     Operation,
-    Read,
-    Rows,
-    Status,
+    StatusTerm,
     Term,
     TestClause,
     TestFile,
+    TracedTerm,
     read_test_file,
     terms,
 )
@@ -67,7 +67,7 @@ class Verdict:
     Attributes:
         name: name of the clause.
         state: "ok", "failed" or "skipped".
-        place: file:line of the assertion that failed, or of the clause.
+        location: file:line of the assertion that failed, or of the clause.
         expression: text of the assertion that failed, or of the condition that skipped the clause.
         values: (part, value) for the parts of the failed assertion.
         why: why a value of the failed assertion is unknown; "" if all values are known.
@@ -75,7 +75,7 @@ class Verdict:
 
     name: str
     state: str
-    place: str
+    location: str
     expression: str = ""
     values: tuple[tuple[str, str], ...] = ()
     why: str = ""
@@ -105,8 +105,10 @@ def _parts(assertion: Assertion, measured: TraceResults) -> list[tuple[str, str]
     """Return (text, value) for each part of an assertion that is not a literal."""
     values: dict[str, str] = {}
     for term in terms(assertion.term):
-        if isinstance(term, Rows | Status) or (isinstance(term, Read) and not term.is_literal):
-            name = "$status" if isinstance(term, Status) else term.text
+        if isinstance(term, AggregationTerm | StatusTerm) or (
+            isinstance(term, TracedTerm) and not term.is_literal
+        ):
+            name = "$status" if isinstance(term, StatusTerm) else term.text
             try:
                 value = _value(term, assertion, measured)
                 values[name] = f'"{value}"' if isinstance(value, str) else str(value)
@@ -119,20 +121,20 @@ def _value(term: Term, assertion: Assertion, measured: TraceResults) -> Given:
     match term:
         case Number(value):
             return value
-        case Status():
+        case StatusTerm():
             return measured.status
-        case Read(number, text):
+        case TracedTerm(number, text):
             values = measured.reads[assertion.clause]
             if values is None or number >= len(values):
                 raise UnknownValueError(f"{text} could not be read")
             return values[number]
-        case Rows():
+        case AggregationTerm():
             return _of_rows(term, assertion, measured)
         case Operation(operator, operands):
             return _operation(operator, operands, assertion, measured)
 
 
-def _of_rows(term: Rows, assertion: Assertion, measured: TraceResults) -> Given:
+def _of_rows(term: AggregationTerm, assertion: Assertion, measured: TraceResults) -> Given:
     table = measured.tables.get(term.name)
     if table is None:
         raise UnknownValueError(f"the program has no aggregation @{term.name}")
@@ -158,8 +160,10 @@ def _of_rows(term: Rows, assertion: Assertion, measured: TraceResults) -> Given:
     return rows[0]
 
 
-def _folded(term: Rows, function: str, rows: Sequence[int | tuple[Bucket, ...]]) -> int:
-    """Return the count, sum, min or max over rows of an aggregation.
+def _folded(
+    term: AggregationTerm, function: str, values: Sequence[int | tuple[Bucket, ...]]
+) -> int:
+    """Return the count, sum, min or max over the values of an aggregation.
 
     For distributions, the count is the number of values, and min and max are bounds of the
     outermost buckets that have values.
@@ -167,13 +171,13 @@ def _folded(term: Rows, function: str, rows: Sequence[int | tuple[Bucket, ...]])
     Args:
         term: its field `fold` is the operation: "count", "sum", "min" or "max".
         function: the aggregating function.
-        rows: values of the aggregation.
+        values: values of the aggregation.
 
     Raises:
-        UnknownValueError: the rows do not have such a value.
+        UnknownValueError: the values have no such result.
     """
-    plain = [row for row in rows if isinstance(row, int)]
-    buckets = [one for row in rows if isinstance(row, tuple) for one in row if one.count]
+    plain = [row for row in values if isinstance(row, int)]
+    buckets = [one for row in values if isinstance(row, tuple) for one in row if one.count]
     if term.fold == "count":
         return sum(one.count for one in buckets) if buckets else len(plain)
     if term.fold == "sum":

@@ -411,7 +411,7 @@ def test_a_caller_is_looked_up_where_it_calls() -> None:
     made = Names(
         lambda address: ResolvedSymbol("vmlinux", "f", 0x1000),
         names().user,
-        place=place,
+        source_line=place,
         copies=copies,
     )
     frames = FrameFinder(made).stack(words(0x1010, 0x1020, 0), StackType(3)).frames

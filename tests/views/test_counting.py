@@ -54,7 +54,7 @@ def test_results() -> None:
         Aggregation("went", "count", (*SITE, "uint64_t"), went),
     ]
     (flow,) = counted(plan_counting([CODE]), found)
-    assert flow.odd == () and flow.entered == 9
+    assert flow.mismatches == () and flow.entered == 9
     edges = [[flow.edges[n, k] for k in range(len(b.edges))] for n, b in enumerate(CODE.blocks)]
     assert edges == [[5, 4], [2, 3, 0], [1, 3], [1, 1, 2], [2, 0], [3], [3]]
 

@@ -53,7 +53,7 @@ def test_random_functions(seed: int) -> None:
     code = random_code(choose)
     walked = walks(code, 20, seed)
     found = flow(code, walked)
-    assert found.odd == ()
+    assert found.mismatches == ()
     edges = [(n, k) for n, block in enumerate(code.blocks) for k in range(len(block.edges))]
     assert {key: found.edges[key] for key in edges} == {key: walked.edges[key] for key in edges}
     assert found.entered == 20
@@ -86,7 +86,7 @@ def test_two_ways_over_the_same_blocks_are_asked_for() -> None:
     conserved(code, flow(code, walked))
     unasked = solve(code, counts(walked, code), {})
     assert {key for key in unasked.edges if key[0] in (1, 4)} == set()
-    assert unasked.edges[0, 0] == walked.edges[0, 0] and unasked.odd == ()
+    assert unasked.edges[0, 0] == walked.edges[0, 0] and unasked.mismatches == ()
 
 
 def test_a_thread_that_was_inside_of_a_call() -> None:
@@ -100,14 +100,14 @@ def test_a_thread_that_was_inside_of_a_call() -> None:
     assert questions(code) == []
     found = solve(code, instructions, {})
     assert found.edges[1, 0] == calls + 1 and found.edges[1, INSIDE] == -1
-    assert found.edges[0, 0] == walked.edges[0, 0] and found.odd == ()
+    assert found.edges[0, 0] == walked.edges[0, 0] and found.mismatches == ()
 
 
 def test_a_call_in_the_middle_of_a_block() -> None:
     code = made([("return", OUTSIDE)], sizes=[3])
     found = solve(code, {BASE: 4, BASE + 4: 4, BASE + 8: 3}, {})
     assert (found.entries, found.exits) == ([4], [3])
-    assert found.entered == 4 and found.edges[0, 0] == 3 and found.odd == ()
+    assert found.entered == 4 and found.edges[0, 0] == 3 and found.mismatches == ()
 
 
 def test_a_block_of_which_nothing_is_counted() -> None:
@@ -134,7 +134,7 @@ def test_faults_that_share_their_way_out() -> None:
     walked = walks(code, 20, 2)
     found = solve(code, counts(walked, code), {})
     assert (0, 1) not in found.edges and (1, 1) not in found.edges
-    assert found.edges[0, 0] == walked.edges[0, 0] and found.odd == ()
+    assert found.edges[0, 0] == walked.edges[0, 0] and found.mismatches == ()
 
 
 def test_what_does_not_add_up_is_said() -> None:
@@ -143,4 +143,4 @@ def test_what_does_not_add_up_is_said() -> None:
     for k in range(2):
         instructions[BASE + 4 * STEP + 4 * k] += 1000
     found = solve(LOOP, instructions, {})
-    assert any("made+" in one for one in found.odd)
+    assert any("made+" in one for one in found.mismatches)

@@ -73,7 +73,7 @@ def test_holds(assertion: str, reads: tuple[Given, ...]) -> None:
 )
 def test_does_not_hold(assertion: str, reads: tuple[Given, ...], why: str) -> None:
     verdict = held(assertion, *reads)
-    assert (verdict.state, verdict.place, verdict.expression) == ("failed", "f.d:1", assertion)
+    assert (verdict.state, verdict.location, verdict.expression) == ("failed", "f.d:1", assertion)
     assert verdict.why.startswith(why) and bool(verdict.why) == bool(why)
 
 

@@ -1,4 +1,5 @@
-"""Small changes of Python code (mutants): the places where one can be made, and the changed code.
+"""Small changes of Python code (mutants): the nodes of the syntax tree that can be changed, and the
+changed code.
 
 A change is made in the syntax tree, so no source file is written. Code for people and type checkers
 is not changed: messages, docstrings, assertions, annotations, decorators.
@@ -146,7 +147,7 @@ def _short(node: ast.AST) -> str:
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[_Place, ast.AST]]:
-    for place in _places(tree, "<module>"):
+    for place in _positions(tree, "<module>"):
         for changed in _changed(place.node):
             yield place, changed
 
@@ -154,7 +155,7 @@ def _changes(tree: ast.Module) -> Iterator[tuple[_Place, ast.AST]]:
 _TOP = ("", 0)
 
 
-def _places(
+def _positions(
     parent: ast.AST,
     inside: str,
     lines: tuple[int, int] = (1, 1),
@@ -177,7 +178,7 @@ def _places(
             if isinstance(parent, ast.FunctionDef) and field == "args" and of[0] == inside:
                 of = _TOP  # defaults of parameters are evaluated at import
             yield _Place(parent, field, index, name, spans, of)
-            yield from _places(node, name, spans, of)
+            yield from _positions(node, name, spans, of)
 
 
 def _head(node: ast.stmt | ast.excepthandler) -> tuple[int, int]:

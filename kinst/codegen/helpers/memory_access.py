@@ -43,7 +43,7 @@ def _write_read(unit: Unit, name: str) -> IrFunction:
     return code
 
 
-def shared(firing: Firing, address: IrValue) -> IrValue:
+def target_address(firing: Firing, address: IrValue) -> IrValue:
     """Emit LLVM IR that converts an address in scratch, as the code under construction sees it, to
     the address of the same byte in the traced kernel; return that address.
 
@@ -64,7 +64,7 @@ def _apart(machine: CodeMachine) -> int:
     return start - machine.base & MASK if machine.host and start else 0
 
 
-def here_of(unit: Unit, code: IrFunction, address: IrValue) -> IrValue:
+def local_address(unit: Unit, code: IrFunction, address: IrValue) -> IrValue:
     """Emit LLVM IR that converts an address, as a D program has it, for use by the code under
     construction; return the address.
 
@@ -90,9 +90,9 @@ def _leave_with_scratch(
     Without this, code on the host could not read scratch.  Nothing is emitted for a program that
     cannot compute addresses in scratch.
     """
-    if not unit.pointers:
+    if not unit.scratch_pointers:
         return
-    src = here_of(unit, code, src)
+    src = local_address(unit, code, src)
     scratch, start = unit.machine.scratch, const(unit.machine.address(0))
     offset = code.op("sub", src, start)
     inside = code.icmp("ult", offset, scratch.size)
@@ -302,15 +302,15 @@ def _clear(unit: Unit, name: str) -> IrFunction:
 
 def writable(firing: Firing, address: IrValue, size: IrValue) -> IrValue:
     """Emit LLVM IR that checks whether the clause may write `size` bytes at an address; return the
-    address as here_of() converts it.
+    address as local_address() converts it.
 
     A clause may write its own alloca() memory and D variables that are not dynamic.  The emitted
     code faults for any other bytes.
     """
     code, unit = firing.code, firing.unit
-    here = here_of(unit, code, address) if unit.shared else address
+    here = local_address(unit, code, address) if unit.target_address else address
     bad = _outside(code, here, size, firing.arena_start(), code.get(firing.arena()))
-    if unit.shared:
+    if unit.target_address:
         scratch, layout = unit.machine.scratch, unit.layout
         local = code.add(firing.temp(), firing.clause_memory())
         start = const(unit.machine.address(scratch.globals))

@@ -35,14 +35,13 @@ class PathCode(Protocol):
         ...
 
     def write_path(self, unit: Unit, name: str) -> IrFunction:
-        """Return the LLVM function path(place, root, work, room), which stores the text of a path
-        in working memory, and returns the address of the text's first byte.
+        """Return the LLVM function path(structure, root, work, error), which stores the text of a
+        path in working memory, and returns the address of the text's first byte.
 
-        `work` is the address of the working memory, which has PathCode.longest bytes.
-
-        `place` and `root` are addresses of the kernel's structures for the path and for the
-        directory that the text starts from; root 0 means the topmost directory.  If the function
-        cannot read an address, it stores this address at `room` and returns 0.
+        `structure` and `root` are addresses of the kernel's structures for the path and for the
+        directory that the text starts from; root 0 means the topmost directory. `work` is the
+        address of working memory of PathCode.longest bytes. If the function cannot read an address,
+        it stores this address at `error` and returns 0.
         """
         ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kinst.codegen.analysis import register_slot
 from kinst.codegen.firing import Firing, Lowered, Text
-from kinst.codegen.helpers.memory_access import load_word, shared
+from kinst.codegen.helpers.memory_access import load_word, target_address
 from kinst.codegen.helpers.speculation_slots import new_speculation
 from kinst.codegen.helpers.strings_in_memory import (
     compare_texts,
@@ -133,7 +133,7 @@ def lower(firing: Firing, expr: typed.Expr) -> Lowered:
         case TranslatedStruct():
             return snapshot(firing, expr, lower)
         case Shared():
-            return shared(firing, scalar(firing, expr.operand))
+            return target_address(firing, scalar(firing, expr.operand))
         case typed.Load():
             address = firing.code.convert(scalar(firing, expr.address), 64, signed=False)
             if isinstance(expr.type, StringType):

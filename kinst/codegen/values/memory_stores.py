@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kinst.codegen.firing import Firing, Lowered, Text
-from kinst.codegen.helpers.memory_access import allocate_zeros, here_of, read_bytes, writable
+from kinst.codegen.helpers.memory_access import allocate_zeros, local_address, read_bytes, writable
 from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.layout.variable_places import bits_of, memory_size, size_of
 from kinst.codegen.ssa import IrValue, const
@@ -118,7 +118,7 @@ def _check(
     firing: Firing, expr: Store, address: IrValue, base: IrValue | None, size: int
 ) -> IrValue:
     """Emit LLVM IR that faults if the clause may not write `size` bytes at the address; return the
-    address as here_of() converts it.
+    address as local_address() converts it.
 
     Args:
         base: result of _base(); the bytes must be within the variable.  If None, they must be
@@ -126,7 +126,7 @@ def _check(
     """
     if expr.variable is None or base is None:
         return writable(firing, address, const(size))
-    address = here_of(firing.unit, firing.code, address)
+    address = local_address(firing.unit, firing.code, address)
     code, strsize = firing.code, firing.unit.layout.strsize
     one = size_of(expr.variable.type, strsize)
     whole = one if expr.root is not None else memory_size(expr.variable, strsize)

@@ -193,8 +193,8 @@ def parse_frames(name: str, value: str | None) -> int:
 
 
 def parse_buffer(name: str, value: str | None) -> int:
-    """Parse the size of a buffer and return it in bytes. It may be 0 if the program does not need
-    the buffer.
+    """Parse the size of a buffer and return it in bytes. The size may be 0 if the program does not
+    need the buffer.
     """
     return parse_size(name, value, 0)
 

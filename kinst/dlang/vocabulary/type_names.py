@@ -129,7 +129,9 @@ _GUIDE_SIZE = 16
 
 
 class _Times:
-    """The MemberSource of struct timespec and struct timeval."""
+    """Supplier of the members of struct timespec and struct timeval, whose layout D knows without
+    the kernel (core.dtypes.MemberSource).
+    """
 
     def members(self, struct: StructType) -> Sequence[Member]:
         return _GUIDE_MEMBERS[struct.name]

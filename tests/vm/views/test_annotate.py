@@ -90,7 +90,7 @@ def check(machine: kinst.Machine, names: list[str], work: str) -> tuple[int, int
     jumps = found.get("jumps", {})
     edges = known = 0
     for code, flow in zip(codes, flows, strict=True):
-        assert flow.odd == (), (code.function.name, flow.odd)
+        assert flow.mismatches == (), (code.function.name, flow.mismatches)
         conserved(code, flow)
         assert {at: n for at, n in flow.instructions.items() if n} == {
             one.address: plain[one.address] for one in code.instructions if one.address in plain
