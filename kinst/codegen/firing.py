@@ -271,12 +271,14 @@ def _start(code: IrFunction, machine: CodeMachine, access: Access) -> IrValue:
     per_cpu = machine.per_cpu
     if access.thread:
         if per_cpu is None or not per_cpu.thread_asm:
-            raise KinstError(f"{machine.name} keeps the current thread in no register")
+            raise KinstError(
+                f"kinst knows no register in which {machine.name} keeps the current thread"
+            )
         return code.asm(per_cpu.thread_asm, "=r")
     if access.per_cpu is None:
         return const(access.address)
     if per_cpu is None or (per_cpu.address_space is None and not per_cpu.base_asm):
-        raise KinstError(f"{machine.name} has no per-CPU data")
+        raise KinstError(f"kinst does not know how {machine.name} addresses per-CPU data")
     bits = 64 if access.offsets else 8 * access.size
     if per_cpu.address_space is None:
         base = code.asm(per_cpu.base_asm, "=r")

@@ -136,7 +136,10 @@ def check_counts(aggregations: Sequence[Aggregation]) -> None:
 
 
 def _no_counts() -> KinstError:
-    return KinstError("the result has no counts of functions", "kinst annotate -d FUNCTION...")
+    return KinstError(
+        "the result has no counts of functions",
+        "kinst annotate -d FUNCTION... shows a program that makes them",
+    )
 
 
 def counted(

@@ -91,12 +91,14 @@ def stacks_of(aggregations: Sequence[Aggregation], name: str = "") -> Aggregatio
         if not candidates:
             raise KinstError("no aggregation has stacks for keys", "@[stack()] = count()")
         if len(candidates) > 1:
-            raise KinstError(f"{len(candidates)} aggregations have stacks", f"--by one of {names}")
+            raise KinstError(
+                f"{len(candidates)} aggregations have stacks", f"choose one with --by: {names}"
+            )
     if candidates[0].function not in _ADD_UP:
         message = (
             f"@{candidates[0].name} is {candidates[0].function}(), and its values do not add up"
         )
-        raise KinstError(message, "count() or sum()")
+        raise KinstError(message, "use count() or sum()")
     return candidates[0]
 
 

@@ -199,7 +199,9 @@ class OwnMonitor(Qmp):
         deadline = time.monotonic() + _SECONDS
         while (status := self.execute("query-migrate").get("status")) != "completed":
             if status in ("failed", "cancelled"):
-                raise TargetError("QEMU could not move the machine's state")
+                raise TargetError("QEMU could not save or load the machine's state")
             if time.monotonic() > deadline:
-                raise TargetError(f"QEMU has not moved the machine's state in {_SECONDS:g} s")
+                raise TargetError(
+                    f"QEMU has not saved or loaded the machine's state in {_SECONDS:g} s"
+                )
             time.sleep(_POLL)

@@ -58,11 +58,11 @@ def test_symbols_are_where_the_kernel_has_them() -> None:
 
 @pytest.mark.parametrize("per_cpu", [None, PerCpu(None)])
 def test_a_machine_that_has_nothing_for_each_cpu(per_cpu: PerCpu | None) -> None:
-    with pytest.raises(KinstError, match="has no per-CPU data"):
+    with pytest.raises(KinstError, match="addresses per-CPU data"):
         traced(machine_with(per_cpu=per_cpu), builtin("cpu"))
     builtins = BUILTINS | {"cpu": Access(None, (CPU_AT,), 4, address=GS_BASE)}
     thread = builtins | {"curthread": Access(None, (), 8, thread=True)}
-    with pytest.raises(KinstError, match="keeps the current thread in no register"):
+    with pytest.raises(KinstError, match="knows no register in which"):
         traced(machine_with(per_cpu=per_cpu, builtins=thread), builtin("curthread"))
 
 

@@ -141,7 +141,9 @@ def _clear(wanted: Sequence[CachedFiles], *, ask: bool) -> None:
 
 def _agreed(wanted: Sequence[CachedFiles]) -> bool:
     if not sys.stdin.isatty():
-        raise UsageError("standard input is not a terminal: cannot ask", "--yes does not ask")
+        raise UsageError(
+            "cannot ask: standard input is not a terminal", "--yes deletes without asking"
+        )
     what = " and ".join(f"{one.kind.name} ({size_text(one.size)})" for one in wanted)
     sys.stderr.write(f"Delete {what}? [y/N] ")
     sys.stderr.flush()

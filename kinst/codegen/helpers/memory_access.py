@@ -308,9 +308,9 @@ def writable(firing: Firing, address: IrValue, size: IrValue) -> IrValue:
     code faults for any other bytes.
     """
     code, unit = firing.code, firing.unit
-    here = local_address(unit, code, address) if unit.target_address else address
+    here = local_address(unit, code, address) if unit.variable_pointers else address
     bad = _outside(code, here, size, firing.arena_start(), code.get(firing.arena()))
-    if unit.target_address:
+    if unit.variable_pointers:
         scratch, layout = unit.machine.scratch, unit.layout
         local = code.add(firing.temp(), firing.clause_memory())
         start = const(unit.machine.address(scratch.globals))

@@ -128,7 +128,7 @@ def _argument_type(pattern: ProbePattern, index: int, node: tree.IndexNode, scop
             f"args[ ] may not be referenced because probe description {pattern} matches an"
             " unstable set of probes"
         )
-        raise DError(message, node.span, "D_ARGS_MULTI", "arg0 to arg9 have no types")
+        raise DError(message, node.span, "D_ARGS_MULTI", "use arg0 to arg9, which have no types")
     if not 0 <= index < min(len(types), _BUILTIN_ARGUMENTS):
         message = f"index {index} is out of range for {pattern} args[ ]"
         hint = f"it has {len(types)}" if types else "it has no arguments"

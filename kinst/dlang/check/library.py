@@ -136,7 +136,7 @@ def _in_order(libraries: Iterable[Library], known: Sequence[Library]) -> list[Li
         for name in _required(library):
             if name not in by_name:
                 span = _items(library)[0].span
-                message = f"library {library.name} requires library {name}"
+                message = f"library {library.name} requires library {name}, which does not exist"
                 raise DError(message, span, "D_PRAGMA_DEPEND")
             add(by_name[name])
         ordered.append(library)

@@ -231,7 +231,7 @@ class Index:
         offsets = self._a["unit_offset"]
         row = bisect_left(offsets, unit)
         if row >= len(offsets) or int(offsets[row]) != unit:
-            raise KinstError(f"{self.where}: no unit at {unit:#x}")
+            raise KinstError(f"{self.where}: no unit of debug information at {unit:#x}")
         home = self._text("home", int(self._a["unit_home"][row]))
         return UnitLines(int(self._a["unit_lines"][row]), home, int(self._a["unit_version"][row]))
 

@@ -150,7 +150,7 @@ def _move_indirect(parsed: Amd64Instruction, after: int, to: int) -> Moved | Ref
     assert jump is not None  # only the operation changed
     if parsed.mod == 3:
         if parsed.rm == RSP and not parsed.rex & 1:
-            return Refused("a call to the stack")
+            return Refused("a call to the address in the stack pointer")
         return Moved(pushed + jump.code, False, len(pushed))
     rsp = parsed.based_on_rsp
     raised = _raise_rsp(jump) if rsp else with_target(jump, after, to + len(pushed))
@@ -163,7 +163,7 @@ def _raise_rsp(parsed: Amd64Instruction) -> bytes | Refused:
     """Return an indirect jump with 8 added to the displacement of its rsp-based operand, because
     the displaced call has pushed a return address before."""
     if ADDRESS_SIZE in parsed.prefixes:
-        return Refused("a call through a 32-bit stack address")
+        return Refused("a call through memory at a 32-bit stack address")
     at = parsed.modrm_at + 2  # after ModRM and SIB
     size = (0, 1, 4)[parsed.mod]
     old = int.from_bytes(parsed.code[at : at + size], "little", signed=True)

@@ -201,7 +201,7 @@ class Device:
             self._ask(7, _WRITE, _TIMER.pack(period, function, active, seconds, 0))
         except OSError as error:
             raise TargetError(
-                f"no more timers can be started: {error.strerror}", "fewer profile-N at once"
+                f"no more timers can be started: {error.strerror}", "use fewer profile-N probes"
             ) from error
 
     def missed(self, timer: int) -> int:

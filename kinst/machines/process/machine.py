@@ -276,7 +276,9 @@ class TracedProcess(Target):
 
     def prepare_command(self, command: str) -> int:
         if command != self._command:
-            raise TargetError(f"the program of {self._command!r} was started", "open it anew")
+            raise TargetError(
+                f"this machine runs {self._command!r} and no other program", "open another machine"
+            )
         if self._started:
             raise TargetError("the program has run", "a program runs once: open it anew")
         return self._program.pid

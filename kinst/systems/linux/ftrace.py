@@ -275,7 +275,7 @@ class Ftrace:
         used = np.flatnonzero(free & (flags & np.uint64(enabled | count) != 0))
         if len(used):
             first = int(wanted[used[0]])
-            raise KinstError(f"ftrace uses the function at {first:#x}")
+            raise KinstError(f"the kernel's ftrace traces the function at {first:#x} already")
         byte = flags[free] >> np.uint64(shift // 8 * 8) & np.uint64(0xFF) | np.uint64(
             1 << shift % 8
         )

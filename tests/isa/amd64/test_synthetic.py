@@ -148,7 +148,7 @@ def test_indirect_calls_and_jumps_of_every_operand(isa: Isa) -> None:
     assert compared > len(codes)
     # call rsp, and calls through the word that the call itself writes.
     assert set(refused) == {
-        "a call to the stack",
+        "a call to the address in the stack pointer",
         "a call through memory that the call itself writes",
     }
     assert sum(refused.values()) < len(codes) / 50

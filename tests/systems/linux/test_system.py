@@ -353,7 +353,7 @@ def test_ftrace_leaves_claimed_functions_alone(booted: Callable[[str], Attached]
     record = linux.ftrace.record(read)
     assert record and record.in_use
     assert linux.ftrace.record(read, linux.ftrace.flags_now()) == record
-    with pytest.raises(KinstError, match="ftrace uses the function"):
+    with pytest.raises(KinstError, match="the kernel's ftrace traces the function"):
         linux.claims([read])
     tracing(guest, "nop")
     assert linux.site_refusal(read, 5) == "" and linux.ftrace.idle()

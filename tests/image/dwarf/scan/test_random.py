@@ -107,7 +107,7 @@ def test_line_tables_of_units(seed: int, tmp_path: Path) -> None:
     for unit, lines, home, version in world.units:
         found = index.lines_of(unit)
         assert (found.offset, found.home, found.version) == (lines, home, version)
-        with pytest.raises(KinstError, match=f"no unit at {unit + 1:#x}"):
+        with pytest.raises(KinstError, match=f"no unit of debug information at {unit + 1:#x}"):
             index.lines_of(unit + 1)
     ranges, first, units = (list(column) for column in index.function_columns())
     found = list[tuple[int, tuple[tuple[int, int], ...]]]()
