@@ -220,7 +220,9 @@ def test_a_stub_without_names_of_threads() -> None:
 def test_included_names_are_text() -> None:
     included = b'l<target><include href="a&}\x0310;b"/></target>'  # # is escaped in packets
     client = Rsp(StubDouble(MODERN | {b"qXfer:features:read": included}).ours)
-    with pytest.raises(TargetError, match=r"the GDB stub's target.xml includes 'a\\nb'"):
+    with pytest.raises(
+        TargetError, match=r"the GDB stub's target.xml includes a file of the invalid name 'a\\nb'"
+    ):
         describe(client)
     client.close()
 

@@ -135,7 +135,7 @@ def test_levels_of_every_size(granule: int, size: int, levels: int, page_bits: i
 
 def test_what_a_stub_does_not_give() -> None:
     for given in ({"TCR_EL1": 2 << 30}, {"TTBR1_EL1": 0}, {}):
-        with pytest.raises(TargetError, match="does not give T"):
+        with pytest.raises(TargetError, match="does not give the register T"):
             PAGING.root_of(given)
     with pytest.raises(TargetError, match="LPA2"):  # a reserved granule
         PAGING.root_of({"TTBR1_EL1": 0, "TCR_EL1": 16 << 16})
