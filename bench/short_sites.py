@@ -240,8 +240,8 @@ class Shares:
     Attributes:
         whole: number of instructions by way, if whole functions are planted.
         short: number of instructions of these functions that have no room for a jump.
-        alone: number of short instructions by way, if each is planted alone; some of them, drawn at
-            random.
+        alone: number of instructions by way, if each is planted alone, of some of the short
+            instructions, drawn at random.
     """
 
     whole: Counter[str]

@@ -61,10 +61,10 @@ class CodeMachine:
         clock: converts cycles to ns; None if the kernel's clock is not known.
         trap_pc_offset: offset of the program counter in the registers that the kernel saves at a
             breakpoint.
-        trap_pc_delta: this saved program counter minus the breakpoint's address.
+        trap_pc_delta: the saved program counter minus the breakpoint's address.
         thread_time: how code computes vtimestamp; None if that is not known.
-        unwinder: the kernel's function that unwinds stacks; None if it has none that clauses can
-            call.
+        unwinder: the kernel's function that unwinds stacks; None if the kernel has no such function
+            that clauses can call.
         llvm_options: options of LLVM's command line.
         user: functions that read and write the memory of the current process; on the host, they are
             native code of kinst's process. None if no such functions are known.
@@ -85,8 +85,8 @@ class CodeMachine:
             not in the site descriptor, since such a probe has no instruction.
         interrupt_masks: for each level of interrupts, a mask of bits of builtins["interrupt"]; if
             any of these bits is set, the CPU handles an interrupt of that level.
-        pin: how code finds a per-CPU counter of the kernel; while it is raised, the current thread
-            stays on its CPU. None if the kernel has no such counter.
+        pin: how code finds a per-CPU counter of the kernel; while the counter is raised, the
+            current thread stays on its CPU. None if the kernel has no such counter.
         dialect: how the system encodes errno, devices, sockets and the like.
         saved_code: folder of machine code in the cache; None to keep no code there.
     """

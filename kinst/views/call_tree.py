@@ -188,9 +188,8 @@ def _index_after(records: Sequence[EntryRecord | ReturnRecord], entry: int) -> i
     records of this call can be skipped.
 
     The result is the record after the call's return. If the return was not recorded, the result is
-    the record after the call's entry. (The kernel's function that marks the beginning of an
-    interrupt has no recorded return: probes do not record in interrupts, and the function returns
-    in the interrupt that it has begun.)
+    the record after the call's entry. (An example is the kernel's function that marks the beginning
+    of an interrupt: it returns within the interrupt, where returns are not recorded.)
 
     Args:
         records: records of one thread, in order of time.

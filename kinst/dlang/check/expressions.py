@@ -176,8 +176,8 @@ def _errno(span: Span, scope: Scope) -> typed.Expr:
 
 
 def _is_error_from(value: typed.Expr, least: int, count: int) -> typed.Expr:
-    """Return the condition `least <= value < least + count`, which holds if a value is a negative
-    error number.
+    """Return the condition `least <= value < least + count`: whether a value is in a range of
+    negative error numbers.
     """
     span = value.span
     above = binary("-", cast(value, UINT64), constant(least, UINT64, span), UINT64, span)

@@ -46,8 +46,8 @@ class _IfSplitter:
 
         Args:
             statements: the statements of the block.
-            inside: the condition that control is in this block, a D expression. The clauses with
-                the block's statements after an if get it as their predicate.
+            inside: a D expression that is true if control is in this block: the predicate for
+                clauses with the block's statements after an if.
         """
         for statement in statements:
             if not isinstance(statement, tree.IfNode):
