@@ -69,17 +69,22 @@ def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
     """Do what a command line without a named command asks for, and return the exit status. The
     output goes to the file of -o or to standard output.
 
-    The program is compiled first. If it needs a guest, the guest starts while the rest of kinst is
-    loaded.
+    If the program needs a guest, the guest starts while the program is compiled and the rest of
+    kinst is loaded.
     """
     path, request = line.request.output, line.request
     report = user_report(request, started_at())
     compiled = None
-    if not request.of_file:
-        compiler = api.Compiler(request, report)
-        compiled = compiler, compiler.compile(request)
-        compiler.check_functions(compiled[1])
     early_start = api.start_early(request)
+    try:
+        if not request.of_file:
+            compiler = api.Compiler(request, report)
+            compiled = compiler, compiler.compile(request)
+            compiler.check_functions(compiled[1])
+    except BaseException:
+        if early_start is not None:
+            early_start.close()
+        raise
     run: Callable[[TextIO], int] = partial(
         _all("run"), line, interrupts.end, report=report, compiled=compiled,
         early_start=early_start,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from kinst.core.errors import KinstError
 
@@ -32,6 +32,27 @@ def load(name: str) -> Isa:
     _check(name)
     isa: Isa = importlib.import_module(f"{__name__}.{name}").ISA
     return isa
+
+
+def load_later(name: str) -> Isa:
+    """Return the instruction set with this name, whose modules but its board are imported when
+    another attribute of it is first used. Raises KinstError if no instruction set has the name."""
+    _check(name)
+    package = importlib.import_module(f"{__name__}.{name}")
+    return cast("Isa", _LaterIsa(name)) if hasattr(package, "__path__") else load(name)
+
+
+class _LaterIsa:
+    """Stand-in for an instruction set: its name, its board, and for all else the instruction set
+    itself, which takes a tenth of a second to import."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute == "board":
+            return importlib.import_module(f"{__name__}.{self.name}.board")
+        return getattr(load(self.name), attribute)
 
 
 def load_registers(name: str) -> RegisterNames:

@@ -18,7 +18,7 @@ from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.machine import EarlyStart, MachineConfig
 from kinst.core.paths import cache_folder
-from kinst.isa import load as load_isa
+from kinst.isa import load_later
 from kinst.kernels import fetch, host_kernel
 from kinst.kernels.apt import Confirm
 from kinst.kernels.fetch import Prepared
@@ -76,7 +76,7 @@ def start_early(request: Request) -> EarlyStart | None:
         if fetch.prepared(name, options.release) is None:
             return None
         files = find_files(request, lambda what, part: None)
-        isa = load_isa(name)
+        isa = load_later(name)
         boot = of_host().boot(isa)
         return request.kind.start_early(machine_config(request, isa, files, 0, boot))
     except KinstError:

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from kinst import api
+from kinst.cli import command
 from kinst.cli.commands import commands
 
 HEAVY = (
@@ -54,3 +56,18 @@ def test_help_and_a_wrong_command_line_load_little(name: str) -> None:
     wrong = WRONG[name] if name else ["--live", "--cpus", "2", "-n", "BEGIN"]
     assert answered(*words, "--help") == "0"
     assert answered(*words, *wrong) == "2"
+
+
+def test_a_guest_that_was_started_early_ends_with_a_wrong_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = []
+
+    class Early:
+        def close(self) -> None:
+            closed.append(self)
+
+    early = Early()
+    monkeypatch.setattr(api, "start_early", lambda request: early)
+    assert command.main(["-n", "kinst::vfs_read:0 { x = ; }", "-c", "true"]) == 1
+    assert closed == [early] and "syntax error" in capsys.readouterr().err

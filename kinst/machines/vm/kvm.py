@@ -16,15 +16,18 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kinst.core.board import Board
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
-from kinst.core.isa import Isa
 from kinst.core.options import MachineOptions
 from kinst.core.whole_files import write_whole
 from kinst.machines.vm.accelerators import KVM, TCG, accelerator_of, says_accelerator
 from kinst.wire.child_process import boot_id, find_program
+
+if TYPE_CHECKING:
+    from kinst.core.isa import Isa
 
 DEVICE = Path("/dev/kvm")
 SILENCE = 8.0  # seconds; see Accelerator

@@ -21,7 +21,7 @@ from kinst.machines.vm.accelerators import KVM, TCG
 from kinst.machines.vm.files import in_surroundings
 from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
 from kinst.machines.vm.kvm import Accelerator
-from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
+from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error, prepare_line
 from kinst.machines.vm.warm import Loading, warm_start
 from kinst.wire.other_process import OtherProcess
 from kinst.wire.sockets import wait_until_ready
@@ -94,6 +94,7 @@ class Vm(Guest):
             self.abilities = replace(self.abilities, code_table=JUMP_CACHE)
         self._terminal = terminal
         self._say: Callable[[str], None] = lambda text: None
+        self._prepares = ""  # the command that the guest prepares since it runs
         self._command_pids = (0, 0)  # of the command, and of the process that passes its output on
         self._init_is_ready = False
         self._shares_mounted = False
@@ -246,6 +247,7 @@ class Vm(Guest):
             self.start_again()
             return False
         self._init_is_ready = True
+        self._prepares = self._loading.command
         return True
 
     def _clock_is_set(self) -> bool:
@@ -478,8 +480,7 @@ class Vm(Guest):
         """
         around = self._config.surroundings
         text = in_surroundings(command, around) if around else command
-        data = text.encode("utf-8", "surrogateescape")
-        if len(data) > _COMMAND_LIMIT:
+        if len(text.encode("utf-8", "surrogateescape")) > _COMMAND_LIMIT:
             subject = "the command and its environment are" if around else "the command is"
             raise TargetError(f"{subject} too long for the guest", "put it into a file")
         was_stopped = not self._stub.running
@@ -493,8 +494,14 @@ class Vm(Guest):
         self.resume()
         self._mount_shares()
         size = "{} {}".format(*self._terminal.size()) if self._terminal is not None else ""
-        self.qemu.send_control(f"prepare {data.hex()} {size}".strip())
         limit = _SYSTEM_SECONDS if self._config.beside else _PREPARE_TIMEOUT
+        prepared, self._prepares = self._prepares, ""
+        if prepared and (prepared != text or size):
+            self.qemu.wait_for(answered, limit, "prepared the command")
+            self.end_command()
+            pid, prepared = "", ""
+        if not prepared:
+            self.qemu.send_control(prepare_line(text, size))
         self.qemu.wait_for(answered, limit, "prepared the command")
         if was_stopped:
             self.stop()

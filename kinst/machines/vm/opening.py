@@ -1,5 +1,7 @@
 """Opening of a guest that kinst boots: from a machine's configuration to a running QEMU.
 
+start_early() runs before most of kinst is imported, so this module imports little.
+
 Tested by tests/vm.
 """
 
@@ -7,20 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kinst.core.boot import Boot
 from kinst.core.errors import TargetError
-from kinst.core.isa import Isa
 from kinst.core.machine import MachineConfig, Target
 from kinst.core.options import MachineOptions
 from kinst.machines.vm.cpus import cpus_of
 from kinst.machines.vm.files import shares, surroundings
 from kinst.machines.vm.kvm import DEVICE, Accelerator, choose
-from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import MEMORY, VmConfig, scratch_size
-from kinst.machines.vm.saved_guest import SavedGuest
 from kinst.machines.vm.warm import EarlyGuest, early_guest, warm_start
+
+if TYPE_CHECKING:
+    from kinst.core.isa import Isa
 
 
 def start_early(config: MachineConfig, device: Path = DEVICE) -> EarlyGuest | None:
@@ -34,7 +38,8 @@ def start_early(config: MachineConfig, device: Path = DEVICE) -> EarlyGuest | No
     if config.read_only or config.kernel is None or config.boot is None:
         return None
     accel = _accelerator(config, device).name
-    return early_guest(_wanted(config, config.kernel, config.boot, accel), config.isa.board)
+    wanted = _wanted(config, config.kernel, config.boot, accel)
+    return early_guest(wanted, config.isa.board, config.command)
 
 
 def open_guest(
@@ -60,13 +65,17 @@ def open_guest(
     warm = warm_start(wanted, config.isa.board) if config.read_only else None
     if warm is not None and warm.is_there:
         with suppress(TargetError):  # it is damaged; a guest that boots replaces it
-            return SavedGuest(config.isa, wanted, warm)
+            saved: Target = import_module("kinst.machines.vm.saved_guest").SavedGuest(
+                config.isa, wanted, warm
+            )
+            return saved
     early = config.early_start.take(wanted) if config.early_start else None
     if config.terminal is not None:
         on_output = config.terminal.show
-    return Vm(
+    guest: Target = import_module("kinst.machines.vm.machine").Vm(
         config.isa, wanted, config.virtual_layout, on_output, early, config.terminal, accelerator
     )
+    return guest
 
 
 def describe_host(isa: Isa, options: MachineOptions, cache: Path) -> str:

@@ -499,6 +499,15 @@ class Qemu:
         self._servers.clear()
 
 
+def prepare_line(command: str, size: str = "") -> str:
+    """Return the line that asks kinst's init to prepare a shell command.
+
+    Args:
+        size: rows and columns of the command's terminal; "" if it gets none.
+    """
+    return f"prepare {command.encode('utf-8', 'surrogateescape').hex()} {size}".strip()
+
+
 def gone_error(gone: Gone) -> GoneError:
     """Return an error with the reason why a machine has ended and, below it, its console's last
     lines.

@@ -23,11 +23,9 @@ import time
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from kinst.core.errors import TargetError
 from kinst.core.whole_files import PART, WRITING, whole_file
@@ -37,7 +35,7 @@ LIMIT = 1 << 30  # bytes of all states; the least recently used ones are deleted
 _MAGIC = b"kinst guest 3\n\0\0"
 _DIGEST = hashlib.sha256().digest_size
 _COUNTS = struct.Struct("<QQ")
-_RUN = np.dtype([("offset", "<u8"), ("size", "<u8"), ("crc", "<u8")])
+_RUN = struct.Struct("<QQQ")  # of a run of pages: offset in RAM, bytes, CRC-32
 _WORDS = PAGE // 8
 _SUFFIX = ".guest"
 _MOST_VECTORS = 512  # buffers of one preadv(2); the system's limit is 1024
@@ -145,7 +143,9 @@ class SavedRam:
         devices: QEMU's state of CPUs and devices.
     """
 
-    def __init__(self, file: mmap, runs: NDArray[np.void], devices: bytes, data: int) -> None:
+    def __init__(
+        self, file: mmap, runs: Sequence[tuple[int, int, int]], devices: bytes, data: int
+    ) -> None:
         """Check the contents of RAM in the file.  Raises TargetError if they are damaged.
 
         Args:
@@ -156,7 +156,7 @@ class SavedRam:
         self.devices = devices
         self._file = file
         self._runs: list[tuple[int, int, int]] = []  # offset in RAM, bytes, where in the file
-        for start, size, expected in runs.tolist():
+        for start, size, expected in runs:
             there = memoryview(file)[data : data + size]
             if len(there) != size or zlib.crc32(there) != expected:
                 raise TargetError("the saved state of the guest is damaged")
@@ -188,6 +188,7 @@ def _runs(ram: memoryview, extents: Sequence[tuple[int, int]]) -> Iterator[tuple
     Args:
         extents: (offset, bytes) of the parts of RAM that are examined, in whole pages.
     """
+    np = import_module("numpy")  # states are loaded before numpy is
     for start, size in extents:
         pages = np.frombuffer(ram[start : start + size], "<u8").reshape(-1, _WORDS)
         used = np.zeros(len(pages) + 2, np.int8)
@@ -201,7 +202,8 @@ def _write(
     file: int, key: str, ram: memoryview, extents: Sequence[tuple[int, int]], devices: bytes
 ) -> int:
     runs = [(at, size, zlib.crc32(ram[at : at + size])) for at, size in _runs(ram, extents)]
-    body = _COUNTS.pack(len(runs), len(devices)) + np.array(runs, _RUN).tobytes() + devices
+    body = _COUNTS.pack(len(runs), len(devices)) + b"".join(_RUN.pack(*run) for run in runs)
+    body += devices
     head = _MAGIC + _digest(key, body) + body
     head += bytes(-len(head) % PAGE)
     os.posix_fallocate(file, 0, len(head) + sum(size for _, size, _ in runs))
@@ -215,11 +217,9 @@ def _read(file: int, key: str, ram: memoryview) -> bytes:
     runs, devices, data = _header(file, key, len(ram))
     for first in range(0, len(runs), _MOST_VECTORS):
         some = runs[first : first + _MOST_VECTORS]
-        views = [ram[at : at + size] for at, size, _ in some.tolist()]
-        wanted = int(some["size"].sum())
-        _fill(file, views, data)
-        data += wanted
-    for at, size, expected in runs.tolist():
+        _fill(file, [ram[at : at + size] for at, size, _ in some], data)
+        data += sum(size for _, size, _ in some)
+    for at, size, expected in runs:
         if zlib.crc32(ram[at : at + size]) != expected:
             raise TargetError("the saved state of the guest is damaged")
     return devices
@@ -249,7 +249,7 @@ def _fill(file: int, views: list[memoryview], offset: int) -> None:
             views[0] = views[0][got:]
 
 
-def _header(file: int, key: str, size: int) -> tuple[NDArray[np.void], bytes, int]:
+def _header(file: int, key: str, size: int) -> tuple[Sequence[tuple[int, int, int]], bytes, int]:
     """Read and check the header of a saved state's file.
 
     Returns (runs, state of CPUs and devices, offset of the first run's contents in the file).
@@ -264,13 +264,14 @@ def _header(file: int, key: str, size: int) -> tuple[NDArray[np.void], bytes, in
     if len(head) < start + _COUNTS.size or not head.startswith(_MAGIC):
         raise damaged
     count, length = _COUNTS.unpack(head[start:])
-    end = start + _COUNTS.size + count * _RUN.itemsize + length
+    end = start + _COUNTS.size + count * _RUN.size + length
     if end > os.fstat(file).st_size:
         raise damaged
     body = os.pread(file, end - start, start)
     if _digest(key, body) != head[len(_MAGIC) : start]:
         raise damaged
-    runs = np.frombuffer(body, _RUN, count, _COUNTS.size)
-    if any(at + length > size for at, length, _ in runs.tolist()):
+    table = memoryview(body)[_COUNTS.size : _COUNTS.size + count * _RUN.size]
+    runs = [(at, length, crc) for at, length, crc in _RUN.iter_unpack(table)]
+    if any(at + length > size for at, length, _ in runs):
         raise damaged
     return runs, body[len(body) - length :], -(-end // PAGE) * PAGE

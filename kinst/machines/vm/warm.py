@@ -21,12 +21,19 @@ from kinst.core.board import Board
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import Root
-from kinst.machines.vm.qemu import Qemu, VmConfig, can_be_saved, guest_arguments
+from kinst.machines.vm.qemu import (
+    Qemu,
+    VmConfig,
+    can_be_saved,
+    guest_arguments,
+    prepare_line,
+)
 from kinst.machines.vm.saved_states import SavedRam, SavedStates
 from kinst.wire.child_process import find_program
 from kinst.wire.memory import AnonymousFile
 
 _FOLDER = "guests"
+_SHORT = 4096  # letters of a command that is prepared as soon as the guest runs
 _FORMAT = "with bearings"  # part of the key; changes with the format
 _CPU = ("model name", "flags", "CPU implementer", "CPU part", "Features", "isa", "uarch")
 
@@ -87,8 +94,11 @@ class WarmStart:
             devices = bearings.line + file.read()
         return self._states.save(self._key, qemu.memory.view, qemu.memory.extents(), devices)
 
-    def load(self, qemu: Qemu) -> None:
+    def load(self, qemu: Qemu, command: str = "") -> None:
         """Load the saved state into a waiting QEMU, let its guest run, and set the guest's clock.
+
+        Args:
+            command: shell command that the guest is to prepare as well; "" for no command.
 
         Raises TargetError if that fails.
         """
@@ -98,6 +108,8 @@ class WarmStart:
             qemu.monitor.load_devices(file.fd)
         qemu.monitor.execute("cont")
         qemu.send_control(f"clock {round(time.time())}")
+        if command:
+            qemu.send_control(prepare_line(command))
 
     def open(self, size: int) -> tuple[SavedRam, SavedBearings]:
         """Open the saved state for reading, without a QEMU.
@@ -116,9 +128,13 @@ class WarmStart:
 class Loading:
     """Thread that loads a saved state into a QEMU (WarmStart.load()) while kinst does other
     work.
+
+    Attributes:
+        command: shell command that the guest prepares as soon as it runs; "" for no command.
     """
 
-    def __init__(self, warm: WarmStart, qemu: Qemu) -> None:
+    def __init__(self, warm: WarmStart, qemu: Qemu, command: str = "") -> None:
+        self.command = command
         self._error: Exception | None = None
         self._warm, self._qemu = warm, qemu
         self._thread = threading.Thread(target=self._load, name="kinst-warm", daemon=True)
@@ -126,7 +142,7 @@ class Loading:
 
     def _load(self) -> None:
         try:
-            self._warm.load(self._qemu)
+            self._warm.load(self._qemu, self.command)
         except Exception as error:  # finish() raises it
             self._error = error
 
@@ -145,10 +161,15 @@ class EarlyGuest:
     (core/machine.py).
     """
 
-    def __init__(self, config: VmConfig, board: Board, warm: WarmStart) -> None:
+    def __init__(self, config: VmConfig, board: Board, warm: WarmStart, command: str) -> None:
+        """Start QEMU.
+
+        Args:
+            command: shell command that the guest prepares as soon as it runs; "" for no command.
+        """
         self._config = config
         self._qemu: Qemu | None = Qemu(config, board, waits=True)
-        self._loading = Loading(warm, self._qemu)
+        self._loading = Loading(warm, self._qemu, command)
 
     def take(self, wanted: object) -> tuple[Qemu, Loading] | None:
         """Return the QEMU, and the loading of its saved state, if its VmConfig equals `wanted`.
@@ -168,10 +189,17 @@ class EarlyGuest:
             self._qemu = None
 
 
-def early_guest(config: VmConfig, board: Board) -> EarlyGuest | None:
-    """Start a QEMU that loads the saved state for a configuration; return None if there is none."""
+def early_guest(config: VmConfig, board: Board, command: str) -> EarlyGuest | None:
+    """Start a QEMU that loads the saved state for a configuration; return None if there is none.
+
+    Args:
+        command: shell command that the guest prepares as soon as it runs; "" for no command.
+    """
     warm = warm_start(config, board)
-    return EarlyGuest(config, board, warm) if warm is not None and warm.is_there else None
+    if warm is None or not warm.is_there:
+        return None
+    can_prepare = not config.shares and len(command) < _SHORT
+    return EarlyGuest(config, board, warm, command if can_prepare else "")
 
 
 def warm_start(config: VmConfig, board: Board) -> WarmStart | None:

@@ -8,9 +8,12 @@ Tested by tests/systems/linux/test_system.py and tests/vm.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from kinst.core.dataclass import dataclass
-from kinst.image.btf import Btf
+
+if TYPE_CHECKING:
+    from kinst.image.btf import Btf
 
 PT_REGS = "pt_regs"
 Places = Mapping[str, tuple[str, int]]  # D name to (member, bytes after its start)
