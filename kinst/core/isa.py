@@ -43,6 +43,7 @@ from kinst.core.instruction import Flow, Instruction, JumpTable
 from kinst.core.page_tables import Paging
 from kinst.core.probe import Argument, Site
 from kinst.core.registers import Register
+from kinst.core.symbolic_run import SymbolicRun
 
 
 class StoppingIsa(ABC):
@@ -208,6 +209,11 @@ class StoppingIsa(ABC):
             guard: address of the memory that holds the pointer.
             count: number of the call's arguments.
         """
+        return None
+
+    def symbolic_run(self) -> SymbolicRun | None:
+        """Return a symbolic execution that begins with unchanged registers; None if kinst has none
+        for this instruction set."""
         return None
 
     def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:

@@ -265,7 +265,7 @@ class PlantedStopped:
             self._target.stop()
         if on:
             self._switched = switches
-        self._target.write_text(writes)
+        self._target.write_switches(writes)
         return True
 
     def _write_patches(self, hooks: Patches, plan: Plan, ended: Sequence[EndedCode]) -> str:

@@ -1,14 +1,15 @@
-/* rounds CALLS ROUNDS [getppid]: ROUNDS times, call read(2) of one byte of /dev/zero exactly CALLS times, or
- * getppid(2).  Prints "rounds CALLS ns NS NS ...": the mean time of one call in each round, in ns.
+/* rounds CALLS ROUNDS [getppid|switch]: ROUNDS times, call read(2) of one byte of /dev/zero exactly CALLS times, or
+ * getppid(2).  A call of `switch` sends a byte to another process on the same CPU and waits for the answer, for which
+ * the kernel switches threads twice.  Prints "rounds CALLS ns NS NS ...": the mean time of one call in each round, in ns.
  * A short round fits between two interruptions of a busy machine.
  *
- * rounds CALLS ROUNDS [getppid] paired: call getuid(2) as often before and after the calls of each round (PACE times
+ * rounds CALLS ROUNDS [getppid|switch] paired: call getuid(2) as often before and after the calls of each round (PACE times
  * at least).  Prints "paired CALLS ns NS times T T ...": the least mean time of one getuid, and how many getuid one
  * call took in each round, or 0 if the getuid before and after differ.  A call that takes very long is compared with
  * the least getuid.  These numbers stay the same if the processor runs at half its speed for a while.
  *
  * rounds serve: leave a process running, on one CPU, that runs the rounds of
- * rounds ask CALLS ROUNDS [getppid] [paired], which prints what that process measured.  All such rounds can be
+ * rounds ask CALLS ROUNDS [getppid|switch] [paired], which prints what that process measured.  All such rounds can be
  * compared, since they have the same stacks at the same addresses: an emulator finds memory in tables of addresses,
  * and each exec decides anew which addresses meet there. */
 #define _GNU_SOURCE
@@ -33,7 +34,7 @@
 struct request {
     pid_t server, client;
     long calls, rounds;
-    int getppid_only, paired, failed;
+    int getppid_only, switches, paired, failed;
     double took[MOST], least; /* least: ns of a getuid(2) */
 };
 
@@ -52,9 +53,40 @@ static double getuid_ns(long calls)
     return (now_ns() - start) / calls;
 }
 
+static int to_echo[2], from_echo[2];
+
+/* Start a process that sends each byte back; it ends with this one. */
+static int start_echo(void)
+{
+    char byte;
+    if (to_echo[1])
+        return 0;
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    CPU_SET(sysconf(_SC_NPROCESSORS_ONLN) - 1, &cpus);
+    sched_setaffinity(0, sizeof cpus, &cpus);
+    if (pipe(to_echo) || pipe(from_echo))
+        return 1;
+    pid_t child = fork();
+    if (child)
+        return child < 0;
+    close(to_echo[1]);
+    while (read(to_echo[0], &byte, 1) == 1 && write(from_echo[1], &byte, 1) == 1)
+        ;
+    _exit(0);
+}
+
+static int switch_twice(void)
+{
+    char byte = 0;
+    return write(to_echo[1], &byte, 1) != 1 || read(from_echo[0], &byte, 1) != 1;
+}
+
 static int run(int fd, struct request *request)
 {
     char byte;
+    if (request->switches && start_echo())
+        return 1;
     long pace = request->calls > PACE ? request->calls : PACE;
     request->least = 1e18;
     for (long r = 0; r < request->rounds; r++) {
@@ -63,7 +95,7 @@ static int run(int fd, struct request *request)
         for (long i = 0; i < request->calls; i++) {
             if (request->getppid_only)
                 syscall(SYS_getppid);
-            else if (syscall(SYS_read, fd, &byte, 1) != 1)
+            else if (request->switches ? switch_twice() : syscall(SYS_read, fd, &byte, 1) != 1)
                 return 1;
         }
         request->took[r] = (now_ns() - start) / request->calls;
@@ -117,7 +149,7 @@ static int serve(int fd, const sigset_t *wake)
 
 int main(int argc, char **argv)
 {
-    const char *usage = "usage: rounds [ask] CALLS ROUNDS [getppid] [paired], rounds serve (and /dev/zero must open)\n";
+    const char *usage = "usage: rounds [ask] CALLS ROUNDS [getppid|switch] [paired], rounds serve (and /dev/zero must open)\n";
     int fd = open("/dev/zero", O_RDONLY), asks = argc > 1 && !strcmp(argv[1], "ask"), signal;
     sigset_t wake;
     sigemptyset(&wake);
@@ -134,6 +166,7 @@ int main(int argc, char **argv)
     request->calls = argc > 1 ? strtol(argv[1], NULL, 0) : 0;
     request->rounds = argc > 2 ? strtol(argv[2], NULL, 0) : 1;
     request->getppid_only = argc > 3 && !strcmp(argv[3], "getppid");
+    request->switches = argc > 3 && !strcmp(argv[3], "switch");
     request->paired = argc > 3 && !strcmp(argv[argc - 1], "paired");
     if (request->calls <= 0 || request->rounds <= 0 || request->rounds > MOST || fd < 0) {
         fputs(usage, stderr);

@@ -20,6 +20,7 @@ from kinst.isa.arm64 import inline as _inline
 from kinst.isa.arm64 import paging as _paging
 from kinst.isa.arm64 import registers as regs
 from kinst.isa.arm64 import snippets as _snippets
+from kinst.isa.arm64.symbolic import Arm64Run
 
 
 class Arm64(Isa):
@@ -66,6 +67,7 @@ class Arm64(Isa):
     rerun_starts = staticmethod(sequences.rerun_starts)
     unsteppable = staticmethod(sequences.unsteppable)
     jump_tables = staticmethod(tables.jump_tables)
+    symbolic_run = Arm64Run
     displace = staticmethod(relocate.displace)
     snippet = staticmethod(_snippets.snippet)
     stub = staticmethod(_inline.stub)

@@ -28,6 +28,7 @@ from kinst.isa.riscv64 import detour as detours
 from kinst.isa.riscv64 import paging as _paging
 from kinst.isa.riscv64 import registers as regs
 from kinst.isa.riscv64 import snippets as _snippets
+from kinst.isa.riscv64.symbolic import Riscv64Run
 
 
 class Riscv64(Isa):
@@ -74,6 +75,7 @@ class Riscv64(Isa):
     unsafe = staticmethod(refuse.unsafe)
     has_sequences = staticmethod(refuse.has_sequences)
     jump_tables = staticmethod(tables.jump_tables)
+    symbolic_run = Riscv64Run
     branches = staticmethod(targets.branches)
     dead_registers = staticmethod(liveness.dead_registers)
     displace = staticmethod(relocate.displace)

@@ -97,6 +97,12 @@ class Changes:
                 self.text[at] = first, bytes((new,))
         self.noted = {}
 
+    def note_kept(self) -> None:
+        """Record that the last write was made, and is not to be undone."""
+        for at in self.noted:
+            del self.text[at]
+        self.noted = {}
+
     def sites(self) -> Addresses:
         """Return the addresses of all bytes of code that were ever changed, each once,
         ascending.

@@ -121,7 +121,7 @@ class Guardian:
         try:
             while (message := channel.receive()) is not None:
                 (name, *arguments), _ = message
-                if name in ("text", "written", "table", "mapped"):
+                if name in ("text", "written", "kept", "table", "mapped"):
                     self._note(name, arguments)
                 else:
                     self._answer(channel, name, arguments)
@@ -143,6 +143,8 @@ class Guardian:
             self._changes.note_text(*arguments)
         elif name == "written":
             self._changes.note_written()
+        elif name == "kept":
+            self._changes.note_kept()
         elif name == "table":
             self._changes.tables.append(tuple(arguments))
         else:

@@ -28,7 +28,7 @@ from kinst.wire.child_process import boot_id
 
 _FOLDER = "planted"
 _HEAD = struct.Struct("<cII")
-_TEXT, _WRITTEN, _TABLE, _MAPPED, _ALLOCATION = b"t", b"w", b"p", b"m", b"l"
+_TEXT, _WRITTEN, _KEPT, _TABLE, _MAPPED, _ALLOCATION = b"t", b"w", b"k", b"p", b"m", b"l"
 _ENTRY = struct.Struct("<QI")  # physical address of a page-table entry, bytes
 _RANGE = struct.Struct("<QQ")
 
@@ -93,6 +93,10 @@ class Journal:
     def written(self) -> None:
         """Record that the last change of code was made."""
         self._note(_WRITTEN, b"")
+
+    def kept(self) -> None:
+        """Record that the last change of code was made, and is not to be undone."""
+        self._note(_KEPT, b"")
 
     def table(self, address: int, before: bytes, now: bytes) -> None:
         """Record a page-table entry that is about to be changed.
@@ -160,6 +164,8 @@ def _take(changes: Changes, kind: bytes, content: bytes) -> None:
         changes.note_text(addresses, before, now)
     elif kind == _WRITTEN:
         changes.note_written()
+    elif kind == _KEPT:
+        changes.note_kept()
     elif kind == _TABLE:
         address, size = _ENTRY.unpack_from(content)
         values = content[_ENTRY.size :]

@@ -232,6 +232,19 @@ class AttachedVm(StubTarget):
         Args:
             writes: (virtual address, bytes) of each write.
         """
+        self._write(writes)
+        self._journal.written()
+        self._guardian.tell("written")
+
+    def write_switches(self, writes: Sequence[tuple[int, bytes]]) -> None:
+        """Write switches like code, and then forget that they were changed. If kinst is killed
+        before that, the guardian undoes the write before the guest runs."""
+        self._write(writes)
+        self._journal.kept()
+        self._guardian.tell("kept")
+
+    def _write(self, writes: Sequence[tuple[int, bytes]]) -> None:
+        """Tell the guardian and the journal what is about to change, and write it."""
         if self._stub.running:
             raise TargetError("the machine must be stopped before its text can be written")
         low, high = self._mapped
@@ -240,8 +253,6 @@ class AttachedVm(StubTarget):
         self._journal.text(*changed)
         self._guardian.tell("text", *changed)
         self._rsp.write_memory(self.memory.physical_writes(writes))
-        self._journal.written()
-        self._guardian.tell("written")
 
     def map_scratch(
         self,

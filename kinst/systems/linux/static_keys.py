@@ -122,6 +122,17 @@ class StaticKeys:
                     sites.append(KeySite(at, address, self._size(address, target), target))
         return sites
 
+    def targets(self) -> dict[int, tuple[int, int]]:
+        """Return the target and the key's address of each site, by the site's address."""
+        targets: dict[int, tuple[int, int]] = {}
+        for (start, rows), keys in zip(self._tables, self._keys, strict=True):
+            at = np.arange(len(rows), dtype=np.uint64) * np.uint64(ENTRY) + np.uint64(start)
+            code = at + rows["code"].astype(np.int64).astype(np.uint64)
+            to = at + np.uint64(4) + rows["target"].astype(np.int64).astype(np.uint64)
+            pairs = zip(to.tolist(), keys.tolist(), strict=True)
+            targets.update(zip(code.tolist(), pairs, strict=True))
+        return targets
+
     def _is_there(self, address: int) -> bool:
         """Return whether a running address is in code of the kernel or of a loaded module, and not
         in boot code, which has been freed."""

@@ -7,8 +7,8 @@ itself (static_keys.py). What it plants depends on the kernel:
 
 - Kernels without static calls: the code calls __traceiter_NAME(data, ...), which calls each
   function in the tracepoint's list; the list may be empty. kinst plants the first instruction of
-  __traceiter_NAME(). If the compiler has inlined __traceiter_NAME() into the code, kinst refuses
-  the tracepoint.
+  __traceiter_NAME(), and, if the compiler has inlined this function into the code, the load of the
+  list (tracepoint_firings.py).
 - Kernels with static calls: the code loads the address of the list and skips the call if it is 0.
   Otherwise it calls __traceiter_NAME(), or the function in the list if there is only one. kinst
   plants the load, and finds the arguments from the instructions between the load and the call
@@ -44,14 +44,14 @@ from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.modules import LinuxModules
 from kinst.systems.linux.static_keys import StaticKeys
 from kinst.systems.linux.tables import KernelTables
+from kinst.systems.linux.tracepoint_firings import TracepointFirings, UnknownFiringError
 
 U64 = npt.NDArray[np.uint64]
 
 _POINT = "__tracepoint_"
 _CALLED = "__traceiter_"
 _TOGETHER = 1 << 16  # bytes between structures that are read at once
-_WORD, _DISTANCE, _LONGEST = 8, 4, 8  # bytes
-_FURTHEST = 100  # instructions from the target of a static key's jump to the call
+_WORD, _DISTANCE = 8, 4  # bytes
 
 
 class LinuxTracepoints:
@@ -173,7 +173,7 @@ class LinuxTracepoints:
         if not self._keys.sites(key):
             raise KinstError(f"the tracepoint {name} is nowhere in this kernel's code")
         if not self._kernel.number(at + self._btf.offset("tracepoint", "static_call_tramp")):
-            return [self._at_call(name, key)]
+            return self._without_static_calls(name, at, key)
         static = self._kernel.number(at + self._btf.offset("tracepoint", "static_call_key"))
         guard, count = at + self._btf.offset("tracepoint", "funcs"), self._count(name)
         calls = [call for call in self._calls(static) if not self._is_boot_code(call)]
@@ -203,58 +203,74 @@ class LinuxTracepoints:
         own = f"{called.name}()" if called else "a function of its own"
         return f"fires only after the kernel has run {own}"
 
-    def _at_call(self, name: str, key: int) -> TracepointSite:
-        """Return the site of a tracepoint in a kernel without static calls: the first instruction
-        of __traceiter_NAME().
+    def _without_static_calls(self, name: str, at: int, key: int) -> list[TracepointSite]:
+        """Return the sites of a tracepoint in a kernel without static calls: the first instruction
+        of __traceiter_NAME(), if the code that fires the tracepoint calls it, and loads of the
+        list.
 
-        Raises KinstError if a site of the static key does not lead to a call of this function. The
-        compiler may have inlined it, in the source file that defines the tracepoint.
+        Raises KinstError if some code may fire the tracepoint in another way.
 
         Args:
             name: the tracepoint's name.
+            at: address of its struct tracepoint.
             key: address of its static key.
         """
         functions = self._lookup(_CALLED + name)
         if len(functions) != 1:
             raise KinstError(f"the tracepoint {name} calls a function that kinst cannot find")
         function = functions[0]
-        for site in self._keys.sites(key):
-            if not self._calls_from(site.target, function.address):
-                there = self._function_at(site.address)
-                where = f"in {there.name}()" if there else f"at {site.address:#x}"
-                raise KinstError(
-                    f"the tracepoint {name} does not call {function.name}() {where}, and kinst"
-                    f" knows no other form of a tracepoint on {self._isa.name}"
-                )
+        pointer = at + self._btf.offset("tracepoint", "funcs")
+        sites = {site.address: site for site in self._keys.sites(key)}
+        try:
+            firings = self._firings.places(
+                name, pointer, self._count(name), function.address, sites
+            )
+        except UnknownFiringError as error:
+            raise self._unknown(name, error.address) from error
+        found = []
+        if firings.calls:
+            found.append(TracepointSite(function, b"", function.address, self._passed, key))
+        for load, arguments in sorted(firings.loads.items()):
+            there = self._function_at(load)
+            one = self._firings.instruction(load)
+            if there is None or one is None:
+                raise self._unknown(name, load)
+            found.append(TracepointSite(there, one.code, load, arguments, key))
+        if not found:
+            raise KinstError(f"the tracepoint {name} is fired nowhere in this kernel's code")
+        return found
+
+    @cached_property
+    def _passed(self) -> tuple[Argument, ...]:
+        """The arguments of __traceiter_NAME() at its first instruction, without `data`."""
         registers = [Argument(ARGUMENT_SLOT, slot) for slot in self._isa.argument_slots[1:]]
         others = (
             Argument(ARGUMENT_STACK, self._isa.stack_arguments + _WORD * k)
             for k in range(ARGUMENTS - len(registers))
         )
-        return TracepointSite(function, b"", function.address, (*registers, *others), key)
+        return (*registers, *others)
 
-    def _calls_from(self, start: int, function: int) -> bool:
-        """Return whether control that starts at an address, and takes no conditional branch, comes
-        to a direct call of a function.
+    @cached_property
+    def _firings(self) -> TracepointFirings:
+        offset, slide = self._btf.offset("tracepoint", "key"), self._kernel.slide
+        own = {at + offset for at in self._places}
+        sites = self._keys.targets()
+        targets = {at: target for at, (target, _) in sites.items()}
+        fixups = self._tables.fixups.items()
+        return TracepointFirings(
+            self._isa, self._kernel.read, self._function_at, targets.get,
+            {at for at, (_, key) in sites.items() if key in own},
+            {at + slide & MASK: target + slide & MASK for at, target in fixups},
+            {at + slide & MASK for at in self._tables.fatal_bugs.tolist()},
+        )  # fmt: skip
 
-        Args:
-            start: running address to start at.
-            function: running address of the function.
-        """
-        at, before = start, None
-        for _ in range(_FURTHEST):
-            one = next(iter(self._isa.decode(self._kernel.read(at, _LONGEST), at)), None)
-            if one is None:
-                return False
-            pair = self._isa.pair_flow(before, one) if before is not None else None
-            flow = pair or self._isa.flow(one.code, at)
-            if flow.kind in ("call", "jump") and flow.target == function:
-                return True
-            if flow.kind in ("return", "indirect", "trap"):
-                return False
-            jumps = flow.kind == "jump" and flow.target is not None
-            at, before = (flow.target or 0, None) if jumps else (one.end, one)
-        return False
+    def _unknown(self, name: str, address: int) -> KinstError:
+        """Return an error for a tracepoint that is fired at an address in an unknown way."""
+        function = self._function_at(address)
+        where = f"{function.name}+{address - function.address}" if function else f"{address:#x}"
+        return KinstError(
+            f"the tracepoint {name} is called at {where} in a way that kinst does not know"
+        )
 
     @cached_property
     def _static_calls(self) -> tuple[U64, U64]:
@@ -288,10 +304,7 @@ class LinuxTracepoints:
             if found is not None:
                 address, code, arguments = found
                 return TracepointSite(function, code, address, tuple(arguments[1:]), key)
-        where = f"{function.name}+{call - function.address}" if function else f"{call:#x}"
-        raise KinstError(
-            f"the tracepoint {name} is called at {where} in a way that kinst does not know"
-        )
+        raise self._unknown(name, call)
 
     def _parts(self, function: Function) -> Iterator[Function]:
         """Yield a function, then what the compiler may have split from it: the function's cold

@@ -177,6 +177,27 @@ def test_changes_are_undone_where_they_still_are() -> None:
     assert changed_bytes([], memory)[0].dtype == np.uint64
 
 
+@pytest.mark.parametrize("is_made", [False, True])
+def test_what_is_kept_is_undone_only_until_it_is_known_to_be_made(is_made: bool) -> None:
+    text = bytearray(b"original")
+    changes = Changes()
+
+    def note(at: int, data: bytes) -> None:
+        changes.note_text(
+            *changed_bytes([(at, data)], lambda at, size: bytes(text[at : at + size]))
+        )
+        text[at : at + len(data)] = data
+
+    note(0, b"\xcc")
+    changes.note_written()
+    note(4, b"\xe9\xea")
+    if is_made:
+        changes.note_kept()
+    for at, data in changes.restored(lambda at, size: bytes(text) + bytes(size - len(text))):
+        text[at : at + len(data)] = data
+    assert text == (b"orig\xe9\xeaal" if is_made else b"original")
+
+
 @pytest.mark.parametrize("fails", range(64))
 def test_any_write_may_not_be_made(fails: int) -> None:
     """A byte is written three times and restored three times, in turns.

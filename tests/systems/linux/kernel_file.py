@@ -57,7 +57,7 @@ class KernelFile:
 
     def __init__(self, isa: str, path: Path) -> None:
         self.isa, self.arch = load(isa), facts_of(isa)
-        self.elf = open_elf(path)
+        self.path, self.elf = path, open_elf(path)
         self.memory = FileMemory(self.elf)
         self.kernel = LinuxMemory(self.memory, self.elf, 0)
         btf = open_btf(self.elf, cache_folder())

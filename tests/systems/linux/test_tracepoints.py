@@ -1,21 +1,29 @@
-"""Tracepoints of a kernel's file, against nm and a disassembler.
+"""Tracepoints of a kernel's file, against nm, a disassembler, DWARF and an emulator.
 
 tests/vm/counts/test_tracepoints.py has what the running kernel says of them.
 """
 
 from __future__ import annotations
 
+import random
 import re
 import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import capstone
 import pytest
 
 from kinst.core.errors import KinstError
-from kinst.core.layout import ARGUMENT_SLOT
+from kinst.core.layout import ARGUMENT_NONE, ARGUMENT_SLOT
+from kinst.core.paths import cache_folder
 from kinst.core.probe import Argument
+from kinst.core.system import TracepointSite
+from kinst.image.dwarf.index import open_index
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
+from kinst.systems.linux.tracepoint_firings import TracepointFirings
+from tests.isa.symbolic_rig import CODE, PAGE, PROCESSORS, Run, compared
 from tests.systems.linux.kernel_file import KernelFile
 from tests.tiers import of_kernels
 
@@ -69,30 +77,105 @@ def test_each_call_has_a_site_before_it(file: KernelFile, name: str) -> None:
         assert sorted(s.address for s in sites if s.function == function) == loads
 
 
-@pytest.mark.parametrize("isa", of_kernels(["arm64", "riscv64"]))
-def test_without_static_calls_the_site_is_the_function_that_all_calls_reach(isa: str) -> None:
-    kernel = prepared_kernel(isa)
+WITHOUT_STATIC_CALLS = of_kernels(["arm64", "riscv64"])
+DRAWN = 120  # loads of lists, compared with an emulator
+
+
+@pytest.fixture(scope="module", params=WITHOUT_STATIC_CALLS)
+def other(request: pytest.FixtureRequest) -> KernelFile:
+    """Return the file of a kernel without static calls."""
+    kernel = prepared_kernel(request.param)
     assert kernel is not None
-    file = KernelFile(isa, kernel.debug)
-    (site,) = file.tracepoints.sites("mm_page_alloc")
+    return KernelFile(request.param, kernel.debug)
+
+
+def test_a_called_function_is_the_site(other: KernelFile) -> None:
+    (site,) = other.tracepoints.sites("mm_page_alloc")
     assert site.function.name == "__traceiter_mm_page_alloc" and not site.code
-    slots = file.isa.argument_slots[1:]
+    slots = other.isa.argument_slots[1:]
     assert site.arguments[: len(slots)] == tuple(Argument(ARGUMENT_SLOT, slot) for slot in slots)
     # Nothing calls this one's function: its code is in __schedule() itself.
-    with pytest.raises(
-        KinstError, match=r"does not call __traceiter_sched_switch\(\) in __schedule"
-    ):
-        file.tracepoints.sites("sched_switch")
+    (site,) = other.tracepoints.sites("sched_switch")
+    assert site.function.name == "__schedule" and site.code
+
+
+def sites_of(file: KernelFile) -> tuple[dict[str, list[TracepointSite]], dict[str, str]]:
+    """Return the sites of each tracepoint, and the reason of each that is refused."""
+    sites, refused = {}, {}
+    for one in file.tracepoints.named("*"):
+        try:
+            sites[one.name] = list(file.tracepoints.sites(one.name))
+        except KinstError as error:
+            refused[one.name] = error.message
+    return sites, refused
+
+
+def test_loads_are_in_the_inlined_copies_that_dwarf_has(other: KernelFile) -> None:
+    """Each load of a list is in a copy of __traceiter_NAME(), and each copy has a load."""
+    sites, refused = sites_of(other)
+    index = open_index(other.path, cache_folder())
+    count = 0
+    for name, every in sites.items():
+        loads = {site.address for site in every if site.code}
+        copies = [
+            copy.ranges
+            for function in index.functions(f"__traceiter_{name}")
+            if function.inlined
+            for copy in index.copies_of(function)
+            if copy.ranges and not other.tables.is_boot_code(copy.ranges[0][0])
+        ]
+        inside = [
+            {at for at in loads if any(low <= at < high for low, high in ranges)}
+            for ranges in copies
+        ]
+        assert set().union(*inside) == loads, name
+        assert all(inside), (name, copies)
+        count += len(copies)
+    assert count > 300
+    unknown = {name for name, why in refused.items() if "in a way that kinst" in why}
+    assert len(sites) > 580 and len(unknown) < 10, unknown
+
+
+def test_arguments_at_a_load_are_those_of_the_call(other: KernelFile, tmp_path: Path) -> None:
+    """An emulator runs from loads to the next indirect call, from random registers.
+
+    The code is moved, so that all memory that it uses can be there in a C program, too.
+    """
+    rng, isa = random.Random(1), other.isa
+    sites, _ = sites_of(other)
+    loads = [(name, one) for name, every in sites.items() for one in every if one.code]
+    runs, unknown, total = [], 0, 0
+    for name, site in rng.sample(loads, DRAWN):
+        code = other.elf.read(site.function.address, site.function.size)
+        function = replace(site.function, address=CODE + site.function.address % PAGE)
+        down = site.function.address - function.address
+        firings = TracepointFirings(
+            isa, lambda at, size, of=function, text=code: text[at - of.address :][:size],
+            lambda at, of=function: of if of.address <= at < of.address + of.size else None,
+            lambda at: None, (), {}, (),
+        )  # fmt: skip
+        load = firings.instruction(site.address - down)
+        symbolic = isa.symbolic_run()
+        assert load is not None and symbolic is not None
+        place = symbolic.pointer_load(load)
+        assert place is not None
+        call, arguments = firings.call_of(load, 1 + len(site.arguments))
+        run = Run(PROCESSORS[isa.name], code, rng.getrandbits(32), at=function.address)
+        run.point(run.place(place))
+        indirect = {one.address for one in isa.decode(code, function.address)
+                    if re.match(r"(blr|(c\.)?jalr) [a-z0-9]+$", one.text)}  # fmt: skip
+        assert call in indirect
+        there = run.arguments(load.address, indirect, 1 + len(arguments))
+        runs.append((f"{name} in {function.name}", run, arguments, there[1:]))
+        unknown += sum(a.kind == ARGUMENT_NONE and not a.expression for a in arguments)
+        total += len(arguments)
+    assert compared(runs, tmp_path) > DRAWN // 10
+    assert unknown <= total // 20
 
 
 def test_those_that_need_more_are_refused_with_the_reason(file: KernelFile) -> None:
     with pytest.raises(KinstError, match=r"only after the kernel has run syscall_regfunc\(\)"):
         file.tracepoints.sites("sys_enter")
-    refused = []
-    for one in file.tracepoints.named("*"):
-        try:
-            assert file.tracepoints.sites(one.name)
-        except KinstError as error:
-            refused.append(error.message)
-    assert len(refused) < 60
-    assert all("nowhere" in text or "only after" in text for text in refused), refused
+    sites, refused = sites_of(file)
+    assert all(sites.values()) and len(refused) < 60
+    assert all("nowhere" in text or "only after" in text for text in refused.values()), refused

@@ -1,0 +1,119 @@
+"""Symbolic execution of code: values as D expressions over the registers at the first instruction.
+
+Tested by tests/isa/test_symbolic_runs.py.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, Self
+
+from kinst.core.dataclass import dataclass
+from kinst.core.instruction import Instruction
+from kinst.core.probe import Argument
+from kinst.core.words import MASK
+
+WORD = 8  # bytes of a register
+
+
+def signed(number: int, size: int = WORD) -> int:
+    """Return the lowest `size` bytes of a number as a signed number."""
+    sign = 1 << 8 * size - 1
+    return (number + sign & 2 * sign - 1) - sign
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicValue:
+    """A value that is known as a D expression: `term` plus `number`.
+
+    Attributes:
+        term: a D expression; "" if the value is the number alone.
+        number: the number to add to the term.
+        size: how many low bytes of the value may differ from 0.
+        source: the address whose memory `term` is; None if `term` is something else.
+    """
+
+    term: str
+    number: int = 0
+    size: int = WORD
+    source: SymbolicValue | None = None
+
+    @property
+    def text(self) -> str:
+        """The value as a D expression, in parentheses if it is a sum."""
+        if not self.term:
+            return f"{self.number & MASK:#x}"
+        if not self.number:
+            return self.term
+        return f"({self.term} {'-' if self.number < 0 else '+'} {abs(self.number):#x})"
+
+    def plus(self, number: int) -> SymbolicValue:
+        return SymbolicValue(self.term, signed(self.number + number), source=self.source)
+
+    def loaded(self, size: int = WORD) -> SymbolicValue:
+        """Return the value of the `size` bytes in memory whose address is this value,
+        zero-extended."""
+        return SymbolicValue(f"(uint64_t)*(uint{8 * size}_t *){self.text}", 0, size, self)
+
+
+def number(value: int) -> SymbolicValue:
+    return SymbolicValue("", signed(value))
+
+
+class SymbolicRun(Protocol):
+    """Symbolic execution of one path through code.
+
+    D expressions are evaluated before the code runs, so they cannot see what the code stores: a
+    value that the code loads after a store is known only if it is known which bytes the store
+    wrote.
+    """
+
+    def step(self, one: Instruction) -> None:
+        """Run one instruction. Branches, jumps and calls have no effect here."""
+        ...
+
+    def forget_all(self) -> None:
+        """Make all registers and memory unknown."""
+        ...
+
+    def take_numbers(self, other: Self) -> None:
+        """Set each register that another run knows to be a number."""
+        ...
+
+    def call(self) -> None:
+        """Run a C function: what it may change becomes unknown."""
+        ...
+
+    def copy(self) -> Self: ...
+
+    def ignore_stores(self) -> None:
+        """From now on, take memory to be as it was at the first instruction. Values then tell where
+        they come from, not what they are."""
+        ...
+
+    def join(self, other: Self) -> bool:
+        """Keep the registers whose value is the same in another run that comes to the same
+        instruction, and no memory. Return whether a register has become unknown."""
+        ...
+
+    def pointer_load(self, one: Instruction) -> SymbolicValue | None:
+        """Return the address that an instruction loads a whole register from; None if it does
+        something else, or if the address is unknown."""
+        ...
+
+    def zero_test(self, one: Instruction) -> tuple[SymbolicValue, bool] | None:
+        """Return the value that a conditional branch compares with 0, and whether the branch is
+        taken if the value is 0. None if it compares something else, or if the value is unknown."""
+        ...
+
+    def destination(self, one: Instruction) -> SymbolicValue | None:
+        """Return the address that an indirect call goes to; None if it is unknown."""
+        ...
+
+    def passed(self, index: int) -> SymbolicValue | None:
+        """Return the argument with this index of the C call that the next instruction makes; None
+        if it is unknown."""
+        ...
+
+    def argument(self, index: int) -> Argument:
+        """Return passed(index), as an argument of a site at the run's first instruction."""
+        ...

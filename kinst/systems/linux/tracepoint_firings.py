@@ -1,0 +1,403 @@
+"""The code that fires a tracepoint, in kernels without static calls.
+
+While its static key is on, each site of a tracepoint leads to code that calls __traceiter_NAME()
+or, if the compiler has inlined this function there, contains its body (include/linux/tracepoint.h):
+
+    list = __tracepoint_NAME.funcs;               a load from a known address
+    if (list)
+        do
+            list->func(list->data, arguments);
+        while ((++list)->func);
+
+The list is read once for each firing, by a load of a whole register, and nothing else in the
+kernel's code reads it from its known address. So the load is the site of kinst's probe, and the
+arguments are those of the first call of the loop, computed from the registers at the load.
+
+kinst must find every load. From the target of each jump it follows all paths, up to code that
+control can come to while the key is off. It knows each indirect call there as one of a list that it
+has seen loaded, or as another call: the function was not loaded from memory that itself was reached
+by a pointer from memory, or the first argument is not the word after it. If a call is neither, or
+if there is a computed jump, the tracepoint is refused: there may be a firing whose load was not
+recognised. A site that leads to no load and to no call of __traceiter_NAME() is no firing
+(`if (trace_NAME_enabled())`).
+
+Tested by tests/systems/linux/test_tracepoints.py and tests/vm/counts/test_tracepoints.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import field
+from functools import cached_property
+
+from kinst.core.dataclass import dataclass
+from kinst.core.instruction import Flow, Instruction
+from kinst.core.isa import Isa
+from kinst.core.probe import Argument, Function
+from kinst.core.symbolic_run import WORD, SymbolicRun, number
+from kinst.core.words import COLD
+from kinst.systems.linux.static_keys import KeySite
+
+KERNEL = "vmlinux"  # the module that is the kernel proper
+_MOST_STEPS = 3000  # instructions of all paths from one site
+_MOST_STEPS_BEFORE = 30_000  # instructions of all paths to one site
+_FURTHEST = 100  # instructions from a load to the call
+
+
+@dataclass(frozen=True, slots=True)
+class FiringPlaces:
+    """Where a tracepoint is fired.
+
+    Attributes:
+        loads: by the address of each load of the list, the arguments of the first call of the
+            loop, without `data`, when the load is about to run.
+        calls: whether __traceiter_NAME() is called.
+    """
+
+    loads: Mapping[int, tuple[Argument, ...]]
+    calls: bool
+
+
+class UnknownFiringError(Exception):
+    """Code that may fire a tracepoint in a way that kinst does not know.
+
+    Attributes:
+        address: address of an instruction of this code.
+    """
+
+    def __init__(self, address: int) -> None:
+        super().__init__(f"{address:#x}")
+        self.address = address
+
+
+@dataclass(slots=True)
+class _Search:
+    """Search for the firings that the sites of one tracepoint's key lead to.
+
+    Attributes:
+        name: the tracepoint's name.
+        pointer: address of the pointer to its list.
+        count: number of arguments of its functions, with `data`.
+        function: address of __traceiter_NAME().
+        sites: the sites of its key, by address.
+        loads, calls: as FiringPlaces has them.
+        known: addresses of the calls in the loops of these loads.
+        entered: other functions that are searched.
+    """
+
+    name: str
+    pointer: int
+    count: int
+    function: int
+    sites: Mapping[int, KeySite]
+    loads: dict[int, tuple[Argument, ...]] = field(default_factory=dict)
+    calls: bool = False
+    known: set[int] = field(default_factory=set)
+    entered: set[int] = field(default_factory=set)
+
+
+class TracepointFirings:
+    """The code that fires the tracepoints of a running kernel."""
+
+    def __init__(
+        self,
+        isa: Isa,
+        read: Callable[[int, int], bytes],
+        function_at: Callable[[int], Function | None],
+        branches: Callable[[int], int | None],
+        tracepoints: Collection[int],
+        fixups: Mapping[int, int],
+        bugs: Collection[int],
+    ) -> None:
+        """Describe a kernel.
+
+        Args:
+            read: returns memory, by address and size.
+            function_at: returns the function that contains an address.
+            branches: returns the target of a static key's site, by the site's address; None if
+                there is no site.
+            tracepoints: addresses of the sites of tracepoints' keys.
+            fixups: by the address of an instruction of the kernel that may fault, where control
+                goes then. (Faults in modules are not known.)
+            bugs: addresses of breakpoints at which a thread ends (BUG).
+        """
+        self._isa = isa
+        self._read = read
+        self._function_at = function_at
+        self._branches = branches
+        self._tracepoints = tracepoints
+        self._fixups = fixups
+        self._bugs = bugs
+        self._instructions: dict[int, Instruction] = {}  # of the functions so far, by address
+        self._flows: dict[int, Flow] = {}
+
+    def places(
+        self, name: str, pointer: int, count: int, function: int, sites: Mapping[int, KeySite]
+    ) -> FiringPlaces:
+        """Return the places of all firings of a tracepoint.
+
+        Args:
+            name: the tracepoint's name.
+            pointer: address of the pointer to its list.
+            count: number of arguments of its functions, with `data`.
+            function: address of __traceiter_NAME().
+            sites: the sites of its static key, by address.
+
+        Raises:
+            UnknownFiringError: some code may fire it in a way that kinst does not know.
+        """
+        search = _Search(name, pointer, count, function, sites)
+        for site in sites.values():
+            off = self._reached(site, sites)
+            off = off if site.target not in off else set()
+            try:
+                self._follow(search, site.target, off)
+            except UnknownFiringError:
+                # The address of the list may be in a register since before the site.
+                begun = self._before(site, sites)
+                if begun is None:
+                    raise
+                self._follow(search, site.target, off, begun)
+        return FiringPlaces(search.loads, search.calls)
+
+    def call_of(self, load: Instruction, count: int) -> tuple[int, tuple[Argument, ...]]:
+        """Return the address of the call in a list's loop, and its arguments without `data` when
+        the load of the list is about to run.
+
+        Args:
+            load: the load of the list.
+            count: number of arguments, with `data`.
+
+        Raises:
+            UnknownFiringError: the code after the load is no such loop.
+        """
+        run, origins, one = self._run(load.address), self._run(load.address), load
+        origins.ignore_stores()  # the list is not on the stack, where the code may store
+        place = run.pointer_load(load)
+        if place is None:
+            raise UnknownFiringError(load.address)
+        first = place.loaded()
+        for _ in range(_FURTHEST):
+            flow = self._flow(one)
+            at = one.end
+            if flow.kind == "call" and flow.target is None:
+                fits = origins.destination(one) == first.loaded()
+                if not fits or origins.passed(0) != first.plus(WORD).loaded():
+                    break
+                return one.address, tuple(run.argument(n) for n in range(1, count))
+            if flow.kind == "branch":
+                test = origins.zero_test(one)
+                if test is None or test[0] != first:
+                    break
+                at = one.end if test[1] else flow.target or 0
+            elif flow.kind == "jump":
+                at = flow.target or 0
+            elif flow.kind in ("next", "landing"):
+                run.step(one)
+                origins.step(one)
+            else:
+                break
+            after = self.instruction(at)
+            if after is None:
+                break
+            one = after
+        raise UnknownFiringError(one.address)
+
+    def _run(self, start: int) -> SymbolicRun:
+        """Return a symbolic execution that begins at an address."""
+        run = self._isa.symbolic_run()
+        if run is None:
+            raise UnknownFiringError(start)
+        return run
+
+    def instruction(self, address: int) -> Instruction | None:
+        """Return the instruction at an address; None if no function has one there."""
+        one = self._instructions.get(address)
+        if one is not None:
+            return one
+        function = self._function_at(address)
+        if function is None:
+            return None
+        before: Instruction | None = None
+        for one in self._isa.decode(self._read(function.address, function.size), function.address):
+            pair = self._isa.pair_flow(before, one) if before is not None else None
+            self._flows[one.address] = pair or self._isa.flow(one.code, one.address)
+            self._instructions[one.address] = before = one
+        return self._instructions.get(address)
+
+    def _flow(self, one: Instruction) -> Flow:
+        return self._flows[one.address]
+
+    def _next(
+        self, one: Instruction, flow: Flow, sites: Mapping[int, KeySite], *, on: bool
+    ) -> Iterator[int]:
+        """Yield the addresses to which control can go from an instruction, within its function or
+        the function's other parts.
+
+        Args:
+            sites: sites of the tracepoint's key.
+            on: whether this key is on.
+        """
+        if (site := sites.get(one.address)) is not None:
+            yield site.target if on else one.address + site.size
+            return
+        if (target := self._branches(one.address)) is not None:
+            yield one.end
+            if one.address not in self._tracepoints:
+                yield target
+            return
+        if flow.falls_through and one.address not in self._bugs:
+            yield one.end
+        if flow.kind in ("jump", "branch") and flow.target is not None:
+            yield flow.target
+
+    def _reached(self, site: KeySite, sites: Mapping[int, KeySite]) -> set[int]:
+        """Return the addresses that control can come to after a site while the key is off."""
+        reached, waiting = set[int](), [site.address + site.size]
+        while waiting:
+            at = waiting.pop()
+            one = None if at in reached else self.instruction(at)
+            if one is not None:
+                reached.add(at)
+                waiting.extend(self._next(one, self._flow(one), sites, on=False))
+        return reached
+
+    def _before(self, site: KeySite, sites: Mapping[int, KeySite]) -> SymbolicRun | None:
+        """Return a run that begins with the numbers that registers hold at a site, whatever way
+        control comes there through its function. None if the ways are not known."""
+        function = self._function_at(site.address)
+        if function is None or function.module != KERNEL:
+            return None
+        states: dict[int, SymbolicRun] = {}
+        waiting = [(function.address, self._run(function.address))]
+        for _ in range(_MOST_STEPS_BEFORE):
+            if not waiting:
+                break
+            at, run = waiting.pop()
+            if at not in states:
+                states[at] = run.copy()
+            elif not states[at].join(run):
+                continue
+            one = self.instruction(at)
+            if one is None:
+                continue  # after a call that does not return
+            flow, run = self._flow(one), states[at].copy()
+            if flow.kind == "indirect":
+                return None
+            if at in self._fixups:
+                unknown = run.copy()
+                unknown.forget_all()
+                waiting.append((self._fixups[at], unknown))
+            if flow.kind == "call":
+                run.call()
+            else:
+                run.step(one)
+            after = set(self._next(one, flow, {}, on=False))
+            if (target := self._branches(at)) is not None:
+                after.add(target)
+            waiting.extend((place, run) for place in after)
+        else:
+            return None
+        if site.address not in states:
+            return None
+        begun = self._run(site.target)
+        begun.take_numbers(states[site.address])
+        return begun
+
+    def _follow(
+        self, search: _Search, start: int, off: set[int], begun: SymbolicRun | None = None
+    ) -> None:
+        """Follow all paths from an address, and add the firings to a search.
+
+        Args:
+            off: addresses that control can come to while the key is off; paths end there.
+            begun: the run at the address; None for one that knows nothing.
+        """
+        begun = begun or self._run(start)
+        begun.ignore_stores()
+        states: dict[int, SymbolicRun] = {}
+        waiting: list[tuple[int, SymbolicRun]] = [(start, begun)]
+        for _ in range(_MOST_STEPS):
+            if not waiting:
+                return
+            at, run = waiting.pop()
+            if at in off:
+                continue
+            if at not in states:
+                states[at] = run.copy()
+            elif not states[at].join(run):
+                continue
+            one = self.instruction(at)
+            if one is None:
+                raise UnknownFiringError(at)
+            waiting.extend(self._step(search, one, states[at].copy()))
+        raise UnknownFiringError(start)
+
+    def _step(
+        self, search: _Search, one: Instruction, run: SymbolicRun
+    ) -> list[tuple[int, SymbolicRun]]:
+        """Run an instruction; return where control can go, with the state there."""
+        if run.pointer_load(one) == number(search.pointer):
+            call, search.loads[one.address] = self.call_of(one, search.count)
+            search.known.add(call)
+        flow = self._flow(one)
+        is_indirect = flow.kind == "call" and flow.target is None
+        if flow.kind == "indirect" or (
+            is_indirect and one.address not in search.known and self._may_be_of_list(run, one)
+        ):
+            raise UnknownFiringError(one.address)
+        if flow.kind in ("call", "jump") and flow.target == search.function:
+            search.calls = True
+            if flow.kind == "jump":
+                return []
+        elif (flow.kind == "call" and not is_indirect) or (
+            flow.kind == "jump" and self._leaves(one, flow.target)
+        ):
+            self._enter(search, flow.target or 0)
+            if flow.kind == "jump":
+                return []
+        if flow.kind == "call":
+            if self._function_at(one.end) != self._function_at(one.address):
+                return []  # the called function does not return
+            run.call()
+        else:
+            run.step(one)
+        return [(at, run) for at in self._next(one, flow, search.sites, on=True)]
+
+    @cached_property
+    def _frame(self) -> frozenset[str]:
+        """D expressions for the registers that point into a function's frame."""
+        registers = self._isa.registers
+        slots = {r.slot for r in registers if r.d_name == "R_FP"} | {self._isa.sp_slot}
+        return frozenset(f"regs[{r.d_name}]" for r in registers if r.slot in slots)
+
+    def _may_be_of_list(self, run: SymbolicRun, one: Instruction) -> bool:
+        """Whether an indirect call may be the call in the loop of a list whose load was not
+        recognised."""
+        called, data = run.destination(one), run.passed(0)
+        if called is None:
+            return True
+        element = called.source
+        if element is not None and element.term in self._frame:
+            return True  # what was stored there is not known
+        if called.number or element is None or element.source is None:
+            return False  # since the list is loaded after the site
+        return data is None or data == element.plus(WORD).loaded()
+
+    def _leaves(self, one: Instruction, target: int | None) -> bool:
+        """Whether a jump leads to the start of another function that is no part of its own."""
+        there = self._function_at(target or 0)
+        here = self._function_at(one.address)
+        if there is None or here is None or there == here or COLD in there.name + here.name:
+            return False
+        return there.address == target
+
+    def _enter(self, search: _Search, target: int) -> None:
+        """Search a called function, too, if the compiler may have made it of the code that fires
+        the tracepoint: part of another function, or the tracepoint's own inline functions."""
+        called = self._function_at(target)
+        if called is None or called.address != target or target in search.entered:
+            return
+        if "." in called.name or called.name.endswith(f"trace_{search.name}"):
+            search.entered.add(target)
+            self._follow(search, target, set())
