@@ -4,12 +4,12 @@
     .venv/bin/python bench/attach.py [--vm ISA] [--passes N] [--only hits|times|kills]
 
 Hits. Two guests run the same kernel on the same machine and CPU model: kinst has booted one of
-them, a plain QEMU command line the other. Both have the kernel, and all memory that kinst plants,
-at the same addresses (nokaslr). With other addresses, chance decides how many of them share a slot
-of QEMU's tables of translated code, which can cost more than a hit by jump. In both guests a
-program reads one byte of /dev/zero in short rounds, alternately with and without probes at the
-first instructions of three functions that each read calls; the shortest round counts. Every hit is
-counted, and a missing hit makes the benchmark fail.
+them, a plain QEMU command line the other. In both guests the kernel, and all memory that kinst
+plants, is at the same addresses (nokaslr). With other addresses, chance decides how many of them
+share a slot of QEMU's tables of translated code, which can cost more than a hit by jump. In both
+guests a program reads one byte of /dev/zero in short rounds, alternately with and without probes at
+the first instructions of three functions that each read calls; the shortest round counts. Every hit
+is counted, and a missing hit makes the benchmark fail.
 
 Times. The kinst command is started anew for each measurement, on the plain guest, in which a
 program reads all the time. "First record" is the time from the command's start until its first line

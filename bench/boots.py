@@ -9,8 +9,8 @@ and after it.
 
 A take is a few hundred rounds with the probes planted once; its figure is their median. The cost of
 a hit in a boot is the median of the boot's takes minus the median of its untraced takes, divided by
-the hits in a call. It is converted to nanoseconds by the quickest getuid(2) of all boots. The
-figure of a mode is the median over boots, with the range.
+the hits in a call. This cost is converted to nanoseconds by the quickest getuid(2) of all boots.
+The figure of a mode is the median over boots, with the range.
 
 QEMU finds translated code and host addresses of memory in small direct-mapped tables. Each boot
 (KASLR) and each planting changes which addresses share a slot of these tables, and each exec does

@@ -4,12 +4,12 @@
 
 What is measured. A guest program calls read(2) of one byte of /dev/zero in short rounds and prints
 the nanoseconds of a call in each round. The cost of a hit is (ns of a call with the probe - ns
-without the probe) / hits in a call. All probes are on the same instruction. It is at least 5 bytes
-long, each call runs it once, and the kernel can optimise its kprobes to jumps: the benchmark
-searches for such an instruction. (Kernels of arm64 and riscv64 have no such kprobes. There the
-instruction is the first one after ftrace's instructions that does not branch and may have a kprobe;
-gdb is not measured.) In the measurements of all instructions of a function, every tool has the same
-instructions.
+without the probe) / hits in a call. All probes are on the same instruction. This instruction is at
+least 5 bytes long, each call runs it once, and the kernel can optimise a kprobe on it to a jump:
+the benchmark searches for such an instruction. (Kernels of arm64 and riscv64 have no such kprobes.
+There the instruction is the first one after ftrace's instructions that does not branch and may have
+a kprobe; gdb is not measured.) In the measurements of all instructions of a function, every tool
+has the same instructions.
 
 Fairness:
 - There are several boots, each with kernel addresses of its own. Each boot has short takes of all

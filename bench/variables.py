@@ -8,9 +8,9 @@ median over boots. Every clause also counts its hits, and a mode that misses a h
 of a variable is the difference to the first mode, which stores a register in a global variable.
 
 The mode with two probes is the latency histogram of the Dynamic Tracing Guide, from a function's
-entry to an instruction of the function that each call runs once. It is compared with the kernel's
-own histogram: two kprobe events (optimised to jumps) with hist triggers, the second of which reads
-a variable of the first.
+entry to an instruction of the function that each call runs once. This mode is compared with the
+kernel's own histogram: two kprobe events (optimised to jumps) with hist triggers, the second of
+which reads a variable of the first.
 """
 
 from __future__ import annotations

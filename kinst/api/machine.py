@@ -578,7 +578,8 @@ class Machine:
         return found
 
     def index_lines(self) -> None:
-        """Make the index of the kernel's debug information, unless it exists. That takes seconds.
+        """Make the index of the kernel's debug information, unless the index exists. Making it
+        takes seconds.
 
         Without the index, frames of stacks have no source lines and no inlined functions: a running
         trace does not wait for the index.
@@ -606,7 +607,8 @@ class Machine:
         options: Mapping[str, Setting] | None = None,
         arguments: Iterable[str] = (),
     ) -> Trace:
-        """Return a trace of a program, ready to run. It begins when its first event is asked for.
+        """Return a trace of a program, ready to run. The trace begins when its first event is asked
+        for.
 
         Args:
             program: the program.

@@ -73,8 +73,8 @@ class RunningBatches:
     def events(
         self, command: str = "", timeout: float | None = None
     ) -> Generator[Event, None, None]:
-        """Yield the events of all batches, with one End event at the end. Its status is the first
-        status of a batch that is not 0.
+        """Yield the events of all batches, with one End event at the end. The status in the End
+        event is the first status of a batch that is not 0.
 
         Args:
             command: shell command of the guest, run once in each batch.

@@ -40,7 +40,7 @@ class CodeMachine:
         name: name of the machine, for messages.
         triple: LLVM's target triple; "" until the code is compiled if `host` is True.
         features: LLVM's target features.
-        host: whether the code runs in kinst's own process.  If True, the CPU's slot in scratch is
+        host: whether the code runs in kinst's own process. If True, the CPU's slot in scratch is
             scratch.cpus, and built-ins are read from the CONTEXT_* words after the frame.
             Otherwise, the slot is the CPU's number, and built-ins are read as `builtins` says.
         base: address of scratch, as the code sees it: in the traced kernel's address space or, if
@@ -55,7 +55,7 @@ class CodeMachine:
         per_cpu: how code reads this CPU's per-CPU data.
         builtins: how code reads each built-in variable of D, by name.
         timestamp_asm: how code reads the cycle counter: inline assembly, the name of an LLVM
-            intrinsic (llvm.readcyclecounter), or a register (%cntvct_el0).  llvmlite cannot use
+            intrinsic (llvm.readcyclecounter), or a register (%cntvct_el0). llvmlite cannot use
             LLVM's assembly parsers for ISAs other than the host's, but it can use intrinsics.
         timestamp_constraints: constraints of the inline assembly in timestamp_asm.
         clock: converts cycles to ns; None if the kernel's clock is not known.
@@ -69,7 +69,7 @@ class CodeMachine:
         user: functions that read and write the memory of the current process; on the host, they are
             native code of kinst's process. None if no such functions are known.
         parents: two offsets in the kernel's task structure: of the pointer to the parent's task,
-            and of the process id.  (0, 0) if they are not known.
+            and of the process id. (0, 0) if they are not known.
         symbols: address of each (module, name) that the program uses, in the running kernel.
         paths: the system's code generator for file paths; None if the kernel's structures are not
             known.
@@ -81,8 +81,8 @@ class CodeMachine:
             if they never are; None if they may be at any time.
         saved_registers: (D name, offset) of each register in the registers that the kernel saves
             when a CPU is interrupted.
-        samples: whether clauses also run when profile-N samples a CPU.  Then the program counter is
-            not in the site descriptor, since such a probe has no instruction.
+        samples: whether clauses also run when profile-N samples a CPU. If so, the program counter
+            is not in the site descriptor, since such a probe has no instruction.
         interrupt_masks: for each level of interrupts, a mask of bits of builtins["interrupt"]; if
             any of these bits is set, the CPU handles an interrupt of that level.
         pin: how code finds a per-CPU counter of the kernel; while the counter is raised, the

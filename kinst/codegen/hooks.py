@@ -182,7 +182,7 @@ class Chosen:
 
 def write_chooser(machine: CodeMachine, name: str, probes: Sequence[Chosen]) -> IrFunction:
     """Return the LLVM function NAME(site, frame), which runs the entry function of the probe that a
-    hit belongs to, if there is one. It ignores `site`.
+    hit belongs to, if there is one. The function ignores `site`.
 
     Probes whose selections differ only in `values` make a group. For each group, the function loads
     the number that decides and finds it among the values of the probes by binary search, so that

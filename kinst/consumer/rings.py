@@ -77,9 +77,9 @@ class SlotLosses:
         dynamic: assignments to dynamic variables that were dropped because all entries that might
             hold the key were in use, or were locked by other CPUs.
         dirty: assignments that were dropped although an entry had been freed: its cleaning had not
-            begun (consumer/dynvars.py). They are not in `dynamic`.
+            begun (consumer/dynvars.py). `dynamic` does not count these assignments.
         rinsing: assignments that were dropped although an entry had been freed: it was being
-            cleaned. They are not in `dynamic`.
+            cleaned. `dynamic` does not count these assignments.
         double: faults in clauses of dtrace:::ERROR.
     """
 
@@ -225,7 +225,7 @@ class Drainer:
     client takes the records.
 
     The thread leaves the rings alone while the client has yet to handle more than `limit` bytes of
-    records, in the queue or in what batch() returned last. Then the rings fill up, and the
+    records, in the queue or in what batch() returned last. Meanwhile the rings fill up, and the
     producers count the records that they drop, so nothing is lost silently.
     """
 
@@ -266,8 +266,8 @@ class Drainer:
     def _sweep(self) -> None:
         """Take the records of all rings, and put them into the queue as one element.
 
-        They will be merged by time. So if a record is taken, all earlier records of all CPUs must
-        be taken in the same round (Rings.heads()).
+        The records of one round are merged by time. So if a record is taken, all earlier records of
+        all CPUs must be taken in the same round (Rings.heads()).
         """
         if self._pending + self._given >= self._limit:
             return

@@ -174,9 +174,10 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
     control leaves the copy.
 
     The usual exit is a node's last instruction. Control may leave the copy after this instruction
-    on some edges only. If it then cannot be planted (it is inside an exclusive sequence), or no D
-    expression tells which edge control will take (it may fault), the exit is the instruction to
-    which the edge leads, provided that no edge from outside the copy leads there.
+    on some edges only. In this case the instruction may be unsuitable: it cannot be planted (it is
+    inside an exclusive sequence), or no D expression tells which edge control will take (it may
+    fault). Then the exit is the instruction to which the edge leads, provided that no edge from
+    outside the copy leads there.
 
     If neither of the two can be the exit (mostly at the instruction of a static key), the node
     counts as outside of the copy, with all nodes that control can reach from it before the copy's

@@ -239,8 +239,8 @@ def _names_own(provider: str) -> bool:
 
 
 def _may_be_library_s(name: str) -> bool:
-    """Return whether a description with a name alone may mean a library's probe: the name is a
-    word, and no name of kinst's own probes.
+    """Return whether a description with a name alone may mean a library's probe: the name is a word
+    that is not the name of one of kinst's own probes.
     """
     own = [glob for one in interfaces().values() for glob in (*one.plain, *one.returns, "entry")]
     return name[:1].isalpha() and not any(fnmatchcase(name, glob) for glob in own)

@@ -191,9 +191,10 @@ class _Text:
         return self._page.paint("note", f"{text}{label:>{self._offsets}}  {gap_text(gap)}")
 
     def _rule(self, block: int) -> str:
-        """Return the horizontal line above a basic block. Its text is the block's number, and the
-        number of each block from which control comes, with how often it came from there. The block
-        directly before it in address order is not named."""
+        """Return the horizontal line above a basic block. The text on the line is the block's
+        number, and the number of each block from which control comes, with how often control came
+        from there. The block directly before it in address order is not named.
+        """
         callers = [
             f"{number}" + ("" if count is None else f" ({count:,})")
             for number, count in into(self._one, block)

@@ -246,8 +246,8 @@ def position(source: SourcePlace | None) -> tuple[SourceSpot, tuple[InlinedAt, .
     belongs to, outermost first.
 
     Args:
-        source: the instruction's source position; None if the debug information has none. Then the
-            result is (SourceSpot("", 0), ()).
+        source: the instruction's source position; None if the debug information has no position; in
+            that case, the result is (SourceSpot("", 0), ()).
     """
     if source is None:
         return SourceSpot("", 0), ()

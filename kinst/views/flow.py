@@ -94,7 +94,7 @@ class _Link:
 
 def questions(code: FunctionCode, uncounted: Collection[int] = ()) -> list[Question]:
     """Return the edges that a trace must count itself so that the counts of all edges can be
-    computed, as far as possible. They are in the order of their blocks.
+    computed, as far as possible. The edges are in the order of their blocks.
 
     Args:
         code: the function.

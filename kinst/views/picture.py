@@ -147,8 +147,8 @@ def text(
 def svg_document(
     parts: Sequence[str], heading: Heading, width: int, height: int, style: str
 ) -> str:
-    """Return an SVG document that a browser shows on its own. It is as wide as the window, but not
-    wider than `width`.
+    """Return an SVG document that a browser shows on its own. The picture is as wide as the window,
+    but not wider than `width`.
 
     Args:
         parts: elements of the picture.

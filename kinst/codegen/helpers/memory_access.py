@@ -381,8 +381,8 @@ def _write_copy_words(unit: Unit, name: str) -> IrFunction:
 
 
 def zeros(firing: Firing, size: int) -> IrValue:
-    """Emit LLVM IR that clears `size` bytes of working memory; return their address.  They are the
-    value of a structure that was never assigned.
+    """Emit LLVM IR that clears `size` bytes of working memory; return their address. These bytes
+    are the value of a structure that was never assigned.
     """
     room = firing.text_room(round_up(size, 8))
     clear_words(firing, room, round_up(size, 8))

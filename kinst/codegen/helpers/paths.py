@@ -88,8 +88,8 @@ def _nowhere(firing: Firing) -> Text | None:
 
 
 def current_directory(firing: Firing) -> Lowered:
-    """Emit LLVM IR that makes the value of cwd; return it.  The path starts from the process's
-    root.  It is "" in BEGIN, END and timers of a program without a kernel.
+    """Emit LLVM IR that makes the value of cwd; return it. The path starts from the process's root.
+    The path is "" in BEGIN, END and timers of a program without a kernel.
     """
     nowhere = _nowhere(firing)
     if nowhere is None:

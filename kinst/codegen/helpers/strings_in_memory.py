@@ -129,8 +129,8 @@ def _has_zero(code: IrFunction, word: IrValue) -> IrValue:
 
 def _copy_bounded(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function copy_bounded(dst, src, most, fill), which copies up to a NUL, at
-    most `most` bytes.  The function adds one NUL, and further NULs until `fill` bytes are stored in
-    all. It reads no byte from src + most on.
+    most `most` bytes. The function adds one NUL, and further NULs until `fill` bytes are stored in
+    all. The function reads no byte from src + most on.
     """
     code = unit.function(name, 4, 0)
     dst, src, most, fill = code.params

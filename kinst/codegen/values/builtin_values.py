@@ -118,8 +118,8 @@ def _arguments(unit: Unit, name: str) -> IrFunction:
 
 def execargs(firing: Firing) -> Lowered:
     """Emit LLVM IR that builds the string of the current process's command line arguments, as the
-    process's memory has them now; return the string.  Spaces separate the arguments, and the string
-    is cut to strsize bytes.  It is "" if there are no arguments.
+    process's memory has them now; return the string. Spaces separate the arguments, and the string
+    is cut to strsize bytes. The string is "" if there are no arguments.
     """
     code, machine = firing.code, firing.unit.machine
     size = firing.unit.layout.strsize

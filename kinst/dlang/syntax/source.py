@@ -39,8 +39,8 @@ class SourceText:
                 self._markers.append((index + 1, name, int(marker[1])))
 
     def span(self, start: int, end: int) -> Span:
-        """Return the span from offset `start` to offset `end`, exclusive. It is cut at the end of
-        its first line.
+        """Return the span from offset `start` to offset `end`, exclusive. A span of several lines
+        is cut at the end of its first line.
         """
         line = bisect_right(self._starts, start) - 1
         text = self._lines[line]

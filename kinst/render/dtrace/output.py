@@ -26,8 +26,8 @@ class TextOutput:
         self._file.flush()
 
     def reopen(self, path: str) -> None:
-        """Append text to a file from now on. Use the first destination again if the path is "", or
-        if the file cannot be opened; the error is then reported.
+        """Append text to a file from now on. If the path is "", use the first destination again. If
+        the file cannot be opened, report the error and use the first destination again.
         """
         self.close()
         if path:
