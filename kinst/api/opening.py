@@ -161,24 +161,34 @@ def live(
 
 
 def process(
-    command: str, *, on_message: Say = ignore, on_progress: ShowProgress = ignore
+    command: str = "",
+    *,
+    pid: int = 0,
+    on_message: Say = ignore,
+    on_progress: ShowProgress = ignore,
 ) -> Machine:
-    """Return a machine for a user program, whose instructions can be counted while it runs.
+    """Return a machine for a user program, whose instructions can be counted while it runs: a
+    program that kinst starts, or a process that runs already.
 
-    The program begins with the first trace and runs only once. Machine.trace() is called with the
-    same `command`. The program's input, output and error output are those of this process.
+    A program that kinst starts begins with the first trace and runs only once. Machine.trace() is
+    called with the same `command`. The program's input, output and error output are those of this
+    process. A process that runs already is stopped while kinst plans a trace, and runs on after it.
 
     Args:
         command: the program and its arguments, quoted as for a shell.
+        pid: id of a process that runs already, in place of `command`.
         on_message: gets messages for people.
         on_progress: gets the name of a piece of work, and the fraction of it that is done (0 to 1,
             None if not known).
 
     Raises:
-        KinstError: there is no such program.
+        KinstError: there is no such program, or the arguments do not agree.
         TargetError: the program cannot be traced.
     """
-    request = Request(MachineOptions("process"), command=command)
+    request = Request(MachineOptions("process", process=pid), command=command)
+    error = disagreement(request, _parameter)
+    if error is not None:
+        raise error
     return Machine(request, on_message=on_message, on_progress=on_progress)
 
 

@@ -56,12 +56,13 @@ class MachineKind(Protocol):
         searched for."""
         return
 
-    def program(self, command: str) -> str:
-        """Return the path of the file that the traced command executes, for a machine that traces
+    def program(self, command: str, process: int) -> str:
+        """Return the path of the file that the traced program executes, for a machine that traces
         user programs; "" for a machine that traces a kernel. Raises TargetError.
 
         Args:
-            command: the command of -c.
+            command: the command of -c, or "".
+            process: id of a process that runs already, or 0.
         """
         return ""
 

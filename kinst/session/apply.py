@@ -271,6 +271,10 @@ class PlantedStopped:
     def _write_patches(self, hooks: Patches, plan: Plan, ended: Sequence[EndedCode]) -> str:
         runs = plan.runs
         entered = self._entered(runs, ended)
+        if self._machine.facts.only_counts and entered.any():
+            # The sites of such a run would need traps.
+            at = self._place(int(runs.patches.address[entered][0]))
+            raise KinstError(f"a thread may be inside the run at {at}", "run kinst again")
         sites = plan.patches + _of_runs(runs, entered)
         patches = hooks + sites
         if not patches:

@@ -239,7 +239,8 @@ def with_vmlinux(request: Request, report: Report) -> Request:
     cannot be read.
     """
     options = request.machine
-    if program := request.kind.program(request.command) if options.kind else "":
+    program = request.kind.program(request.command, options.process) if options.kind else ""
+    if program:
         return replace(request, machine=replace(options, kernel=program))
     if not options.address or options.debug or options.kernel:
         return request

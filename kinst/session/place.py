@@ -229,10 +229,10 @@ def _with_runs(
 ) -> Placement:
     """Add runs for sites that would otherwise be traps, and gates for sites in no run.
 
-    If the sites are in few functions, memory is searched now for possible return addresses, and no
-    run is chosen that such an address points into. When patches are written it is too late to
-    choose other runs; and most of these addresses are left over from interrupts and stay in memory
-    for a long time.
+    If the sites are in few functions, or in a user program, memory is searched now for possible
+    return addresses, and no run is chosen that such an address points into. When patches are
+    written it is too late to choose other runs; and most of these addresses are left over from
+    interrupts and stay in memory for a long time.
 
     Args:
         progress: as in place().
@@ -245,12 +245,14 @@ def _with_runs(
     stops = {s.site.address for s in placement.stopped}
     live = NO_ADDRESSES
     functions = {site.function for site, own in sites if not own}
-    if 0 < len(functions) <= FEW_FUNCTIONS and not target.abilities.reads_running:
+    only_counts = workspace.machine.facts.only_counts
+    few = len(functions) <= FEW_FUNCTIONS and not target.abilities.reads_running
+    if functions and (few or only_counts):
         low = min(function.address for function in functions)
         high = max(function.address + function.size for function in functions)
         live = live_addresses_in(target, low, high, workspace.ended)
     choose_runs = leaders.runs
-    if workspace.machine.facts.only_counts:
+    if only_counts:
         choose_runs = leaders.runs_without_traps
     found = choose_runs(sites, stops, gates=gates, live=live, progress=progress)
     return replace(

@@ -65,6 +65,11 @@ class _FileCode:
             raise KinstError(f"{elf.path}: no code", "the kernel's own ELF file is needed")
 
     @property
+    def pieces(self) -> list[tuple[int, bytes]]:
+        """The sections' linked addresses and bytes."""
+        return self._sections
+
+    @property
     def range(self) -> tuple[int, int]:
         """Lowest and highest linked address of the file's code, [low, high)."""
         return (

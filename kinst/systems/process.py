@@ -49,9 +49,23 @@ class UserProgram(ElfKernel):
         program = program_elf(image.elf)
         super().__init__(target, image, bearings, program)
         self._program = program
+        self._check_unchanged()
         self.facts = replace(
             self.facts, per_cpu_bases=bearings.counter_bases, cpus=target.cpus, only_counts=True
         )
+
+    def _check_unchanged(self) -> None:
+        """Raise KinstError if the code in memory is not that of the file."""
+        for linked, code in self._file.pieces:
+            address = linked + self._slide & MASK
+            there = self._target.read(address, len(code))
+            if there != code:
+                pairs = np.frombuffer(there, np.uint8) != np.frombuffer(code, np.uint8)
+                raise KinstError(
+                    "the program's code in memory differs from its file at"
+                    f" {address + int(np.flatnonzero(pairs)[0]):#x}",
+                    "a debugger, or a kinst that was killed, has changed it: start it anew",
+                )
 
     def landings(self) -> npt.NDArray[np.uint64]:
         slide = np.uint64(self.facts.slide & MASK)

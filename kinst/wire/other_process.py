@@ -92,6 +92,24 @@ class OtherProcess:
         return path.removesuffix(" (deleted)").rpartition("/")[2]
 
     @property
+    def file(self) -> str:
+        """A path at which the process's program can be opened: its own or, if it has been replaced
+        or deleted since, that of the kernel's link to it. Raises TargetError if the program is not
+        readable."""
+        link = f"/proc/{self.pid}/exe"
+        try:
+            path, there = os.readlink(link), os.stat(link)
+        except OSError as error:
+            raise TargetError(
+                f"the program of process {self.pid} cannot be read: {error.strerror}", permitted()
+            ) from error
+        try:
+            same = os.path.samestat(os.stat(path), there)
+        except OSError:
+            same = False
+        return path if same else link
+
+    @property
     def owner(self) -> int:
         """The effective user id of the process."""
         return next(

@@ -1,5 +1,5 @@
-"""A program that kinst starts and traces with ptrace(2), with all of its threads and the processes
-that it forks.
+"""A program that kinst traces with ptrace(2), with all of its threads and the processes that it
+forks: a program that kinst starts (TracedProgram), or one that runs already (AttachedProgram).
 
 Only one thread may make all ptrace requests for a process, so each TracedProgram has a thread of
 its own for them. That thread sleeps in waitpid(2). Other threads hand it work; to wake it, they let
@@ -15,15 +15,17 @@ Tested by tests/wire/test_traced_program.py."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 from kinst.core.errors import TargetError
@@ -42,6 +44,7 @@ _CONTINUE, _SET_OPTIONS, _SEIZE, _INTERRUPT, _LISTEN = 7, 0x4200, 0x4206, 0x4207
 _TO_CALL = 24  # until a system call begins or ends
 _POKE_USER = 6
 _DETACH = 17
+_GET_MASK, _SET_MASK = 0x420A, 0x420B  # of signals
 _GS_BASE = 8 * REGISTERS.index("gs_base")  # offset in struct user (sys/user.h)
 # PTRACE_O_*: system calls are told from SIGTRAP; fork, vfork, clone, exec, end of vfork, exit.
 _OPTIONS = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40
@@ -96,6 +99,15 @@ class TracedProgram:
         Raises:
             TargetError: the program cannot be executed or traced.
         """
+        self._open(partial(self._start, words, path, environment))
+
+    def _open(self, begin: Callable[[], None]) -> None:
+        """Start the tracing thread.
+
+        Args:
+            begin: called in the tracing thread. It starts or attaches the program, and leaves all
+                of the program's threads stopped.
+        """
         self.pid = 0
         self._bases: Sequence[int] = ()
         self._free: list[int] = []  # indexes of gs bases that no thread has, the lowest last
@@ -103,6 +115,7 @@ class TracedProgram:
         self._slots: dict[int, int] = {}  # index of its gs base, by thread
         self._held: dict[int, int] = {}  # request that lets each stopped thread go on, with signal
         self._signals: dict[int, int] = {}
+        self._interrupted = set[int]()  # stopped threads at which no event and no signal waits
         self._runs = self._has_run = False
         self._vforked = set[int]()  # threads that wait for a child which shares their memory
         self._status: int | None = None
@@ -112,8 +125,7 @@ class TracedProgram:
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._bell: _Bell | None = None
         started: Future[None] = Future()
-        arguments = (words, path, environment, started)
-        self._thread = threading.Thread(target=self._trace, args=arguments, daemon=True)
+        self._thread = threading.Thread(target=self._trace, args=(begin, started), daemon=True)
         self._thread.start()
         started.result()
         self.process = OtherProcess(self.pid)
@@ -215,21 +227,12 @@ class TracedProgram:
 
     # The tracing thread.
 
-    def _trace(
-        self,
-        words: Sequence[str],
-        path: str,
-        environment: Mapping[str, str],
-        started: Future[None],
-    ) -> None:
+    def _trace(self, begin: Callable[[], None], started: Future[None]) -> None:
         try:
-            self._start(words, path, environment)
+            begin()
             self._bell = _Bell()
         except BaseException as error:
-            if self.pid:
-                with suppress(OSError):
-                    os.kill(self.pid, signal.SIGKILL)
-                    os.waitpid(self.pid, _WALL)
+            self._give_up()
             started.set_exception(error)
             return
         started.set_result(None)
@@ -250,7 +253,14 @@ class TracedProgram:
             self._bell.ring()
         for tid in self._held:
             with suppress(OSError):
-                ptrace_request(_DETACH, tid)
+                ptrace_request(_DETACH, tid, 0, self._signals.get(tid, 0))
+
+    def _give_up(self) -> None:
+        """Kill a program that has been started and cannot be traced."""
+        if self.pid:
+            with suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, _WALL)
 
     def _start(self, words: Sequence[str], path: str, environment: Mapping[str, str]) -> None:
         self.pid = os.fork()
@@ -314,17 +324,24 @@ class TracedProgram:
             # Another program: its code is not planted.
             self._forget(pid)
             ptrace_request(_DETACH, pid)
+            self._executed(pid)
             return
         elif event == _EXIT:
             self._check_base(pid)
+        if event == _STOP:
+            self._interrupted.add(pid)
         if event or number == _AT_CALL:
             number = 0
         self._held[pid], self._signals[pid] = request, number
         if self._runs or event == _EXIT:  # a thread that was killed ends only if it goes on here
             self._go_on(pid)
 
+    def _executed(self, pid: int) -> None:
+        """Called after a process has executed another program, and is traced no more."""
+
     def _go_on(self, tid: int) -> None:
         request, number = self._held.pop(tid), self._signals.pop(tid, 0)
+        self._interrupted.discard(tid)
         with suppress(ProcessLookupError):
             ptrace_request(request, tid, 0, number)
 
@@ -334,6 +351,7 @@ class TracedProgram:
         if slot >= 0:
             self._free.append(slot)
         self._held.pop(tid, None)
+        self._interrupted.discard(tid)
         self._vforked.discard(tid)
 
     def _give_base(self, tid: int) -> None:
@@ -386,21 +404,154 @@ class TracedProgram:
                     self._handle(pid, status)
 
     def _call(self, number: int, arguments: Sequence[int]) -> int:
-        pid = self.pid
         code = syscall_instruction(self.process)
         if code is None:
-            raise TargetError(f"process {pid} has no vdso", "kinst needs one to start a program")
-        before = read_registers(pid)
+            raise TargetError(
+                f"process {self.pid} has no vdso", "kinst needs one to make system calls in it"
+            )
+        tid = self._caller()
+        before = read_registers(tid)
         values = dict(zip(CALL_ARGUMENTS, arguments, strict=False))
-        write_registers(pid, {**before, **values, "rip": code, "rax": number, "orig_rax": MASK})
-        for _ in ("the call begins", "the call ends"):
-            ptrace_request(_TO_CALL, pid)
-            _, status = os.waitpid(pid, _WALL)
-            if not os.WIFSTOPPED(status):
-                raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
-        result = read_registers(pid)["rax"]
-        write_registers(pid, before)
+        with _without_signals(tid):
+            write_registers(tid, {**before, **values, "rip": code, "rax": number, "orig_rax": MASK})
+            for _ in ("the call begins", "the call ends"):
+                self._until(tid, _TO_CALL, _AT_CALL)
+            result = read_registers(tid)["rax"]
+            # The kernel restarts the system call that the thread was in only from such a stop.
+            ptrace_request(_INTERRUPT, tid)
+            self._until(tid, _CONTINUE, _STOP << 8)
+            write_registers(tid, before)
         if result > MASK - _ERRORS:
             why = os.strerror(-(result - (1 << 64)))
-            raise TargetError(f"process {pid} cannot make a system call for kinst: {why}")
+            raise TargetError(f"process {self.pid} cannot make a system call for kinst: {why}")
         return result
+
+    def _caller(self) -> int:
+        """Return a stopped thread that can execute system calls for kinst."""
+        threads = sorted(self._held, key=lambda tid: (tid not in self._interrupted, tid))
+        if not threads:
+            raise TargetError(f"process {self.pid} has no thread that is stopped")
+        return threads[0]
+
+    def _until(self, tid: int, request: int, stop: int) -> None:
+        """Let a stopped thread run until it stops for a reason.
+
+        Args:
+            tid: id of the thread.
+            request: the request of ptrace(2) that lets it run.
+            stop: the reason: a signal, or an event * 256.
+        """
+        while True:
+            ptrace_request(request, tid)
+            _, status = os.waitpid(tid, _WALL)
+            if not os.WIFSTOPPED(status):
+                raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+            if stop in (os.WSTOPSIG(status), status >> 8 & 0xFF00):
+                return
+
+
+@contextmanager
+def _without_signals(tid: int) -> Iterator[None]:
+    """Block all signals of a stopped thread during a with block."""
+    mask = ctypes.c_uint64()
+    every = ctypes.c_uint64(MASK)
+    ptrace_request(_GET_MASK, tid, ctypes.sizeof(mask), ctypes.addressof(mask))
+    ptrace_request(_SET_MASK, tid, ctypes.sizeof(every), ctypes.addressof(every))
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # the thread has ended
+            ptrace_request(_SET_MASK, tid, ctypes.sizeof(mask), ctypes.addressof(mask))
+
+
+class AttachedProgram(TracedProgram):
+    """A program that kinst has not started. Its threads are stopped until resume(), and it runs on
+    after close().
+
+    Attributes:
+        pid: process id of the program.
+        process: the program's memory and mappings.
+    """
+
+    def __init__(self, pid: int) -> None:
+        """Stop all threads of a process. Raises TargetError if it cannot be traced."""
+        OtherProcess(pid)
+        self._open(partial(self._attach, pid))
+
+    def _attach(self, pid: int) -> None:
+        self.pid, self._runs, self._has_run = pid, True, True
+        while more := [tid for tid in self._tasks() if tid not in self._threads]:
+            for tid in more:
+                self._seize(tid)
+        if not self._threads:
+            raise TargetError(f"process {pid} has ended")
+        self._stop()
+        while self._held and not self._interrupted:
+            # Threads at an event or a signal: let one of them come to the interruption.
+            tid = next(iter(self._held))
+            self._go_on(tid)
+            ptrace_request(_INTERRUPT, tid)
+            while tid in self._threads and tid not in self._held:
+                self._handle(*os.waitpid(-1, _WALL | _OWN_CHILDREN))
+        if self.has_ended or not self._held:
+            raise TargetError(f"process {pid} has ended")
+        if any(read_registers(tid)["gs_base"] for tid in self._held):
+            raise TargetError(
+                f"process {pid} uses the register gs itself",
+                "kinst finds the counters of each thread by it",
+            )
+
+    def _tasks(self) -> list[int]:
+        try:
+            return [int(name) for name in os.listdir(f"/proc/{self.pid}/task")]
+        except OSError as error:
+            raise TargetError(f"process {self.pid} has ended") from error
+
+    def _seize(self, tid: int) -> None:
+        """Trace a thread of the program. Raises TargetError if another process traces it."""
+        try:
+            ptrace_request(_SEIZE, tid, 0, _OPTIONS)
+        except ProcessLookupError:
+            return  # it has ended
+        except OSError as error:
+            try:
+                tracer = OtherProcess(tid).tracer
+            except TargetError:
+                return
+            if tracer != os.getpid():  # not a thread that was created by one that kinst traces
+                why = f"process {tracer} traces it" if tracer else error.strerror
+                hint = "end that first" if tracer else permitted()
+                raise TargetError(f"process {self.pid} cannot be traced: {why}", hint) from error
+        self._threads.add(tid)
+
+    def _give_up(self) -> None:
+        """Let the threads that have been stopped run. They are traced until kinst's thread for them
+        ends, which calls this."""
+        for tid in list(self._held):
+            with suppress(OSError):
+                ptrace_request(_DETACH, tid, 0, self._signals.get(tid, 0))
+
+    def _executed(self, pid: int) -> None:
+        if pid == self.pid:  # kinst is not told of its end
+            self._status = 0
+            self._ended.set()
+
+    def close(self) -> None:
+        """Let the program run on, untraced. Safe to call twice."""
+        if self._closing:
+            return
+        with suppress(TargetError):
+            self.stop()
+            self._do(self._take_bases)
+        self._closing = True
+        if self._bell is not None:
+            self._bell.ring()
+        self._thread.join(_SECONDS)
+        self.process.close()
+
+    def _take_bases(self) -> None:
+        """Set the gs base of each stopped thread to what it was before the trace. A thread that is
+        still in a trampoline counts with it, too."""
+        for tid in self._held:
+            if tid in self._slots:
+                ptrace_request(_POKE_USER, tid, _GS_BASE, 0)

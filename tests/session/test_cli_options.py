@@ -89,7 +89,8 @@ def test_a_process_that_runs() -> None:
     assert parse(["--live"]).request.machine.process == 0
     for machine in ([], ["--vm"], ["--gdb", "x", "--kernel", "x"]):
         with pytest.raises(
-            UsageError, match=r"-p is an option of --live, not of --(vm|gdb) \(a predicate"
+            UsageError,
+            match=r"-p is an option of --live and --process, not of --(vm|gdb) \(a predicate",
         ):
             parse([*machine, "-p", "12"])
 

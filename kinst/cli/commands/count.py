@@ -32,7 +32,7 @@ OPTIONS = (
     SHOW_PROGRAM,
 )  # fmt: skip
 HELP = f"""\
-usage: kinst count [FUNCTION...] -c 'PROGRAM ARGUMENTS' [-o FILE] [--if PREDICATE]
+usage: kinst count [FUNCTION...] -c 'PROGRAM ARGUMENTS' | -p PID [-o FILE] [--if PREDICATE]
 
 Run a user program of this machine, which need not be rebuilt, and count every instruction of its
 executable file while it runs at almost full speed.  Shows the functions with the instructions that
@@ -45,6 +45,8 @@ Where does gzip spend its instructions?
   kinst count -o table -c 'gzip -k file'
 And in its busiest function?
   kinst count f_4290 -o table -c 'gzip -k file'
+What does a process do that runs already?  Count until Ctrl-C.
+  kinst count -p 4242
 With the source and the flow of control, for a program that has debug information:
   kinst annotate main --process -c './program'
 """

@@ -1,4 +1,5 @@
-"""Kind of machine `process`: the user program that the command of -c executes.
+"""Kind of machine `process`: the user program that the command of -c executes, or a process that
+runs already (-p).
 
 MACHINE is found by name.
 
@@ -23,17 +24,19 @@ def _machine() -> Any:
 
 
 class ProcessKind(MachineKind):
-    """Kind of machine for a user program, which kinst starts and whose instructions it counts."""
+    """Kind of machine for a user program, whose instructions kinst counts."""
 
     name = "process"
     option = Option(
-        "--process", "", "trace the program that the command of -c executes, in place of a kernel:"
-        " its instructions can be counted", "kind",
+        "--process", "", "trace the program that the command of -c executes, or the process of -p,"
+        " in place of a kernel: its instructions can be counted", "kind",
     )  # fmt: skip
-    takes = frozenset(("command",))
+    takes = frozenset(("command", "process"))
     rules = (
-        Rule(("kind",), "{machine} needs a program", "-c 'PROGRAM ARGUMENTS'",
-             without=("command",)),
+        Rule(("kind",), "{machine} needs a program", "-c 'PROGRAM ARGUMENTS', or -p PID",
+             without=("command", "process")),
+        Rule(("command",), "{given} and {beside} both say which program", "leave out one of them",
+             ("process",)),
     )  # fmt: skip
 
     @property
@@ -44,9 +47,12 @@ class ProcessKind(MachineKind):
     def check(self) -> None:
         _machine().check()
 
-    def program(self, command: str) -> str:
-        """Return the path of the file that a command executes. Raises TargetError if the command is
-        not one program."""
+    def program(self, command: str, process: int) -> str:
+        """Return the path of the file that a command or process executes. Raises TargetError if the
+        command is not one program, or there is no such process."""
+        if process:
+            found: str = import_module("kinst.wire.other_process").OtherProcess(process).file
+            return found
         path: str = import_module("kinst.machines.process.command").simple_command(command).path
         return path
 

@@ -1,8 +1,8 @@
-"""Target for a user program that kinst starts: trampolines in memory near its code, and counters
-that each thread reaches by its own gs base.
+"""Target for a user program: trampolines in memory near its code, and counters that each thread
+reaches by its own gs base.
 
-The program runs on the host's processor. It stops only at its start, for planting, and if the trace
-ends before the program does.
+The program runs on the host's processor. kinst starts it, or attaches to it while it runs. It stops
+only for planning and planting, and if the trace ends before the program does.
 
 Tested by tests/machines/process.
 """
@@ -12,8 +12,10 @@ from __future__ import annotations
 import mmap
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +30,13 @@ from kinst.core.machine import (
     MachineEvent,
     Target,
 )
-from kinst.core.words import PAGE
+from kinst.core.words import MASK, PAGE
 from kinst.machines.process.command import simple_command
 from kinst.machines.stub.scan import pointers_in
 from kinst.wire.memory import SharedMemory
 from kinst.wire.other_process import Mapping as ProcessMapping
-from kinst.wire.traced_program import TracedProgram
+from kinst.wire.ptrace import SYSCALL
+from kinst.wire.traced_program import AttachedProgram, TracedProgram
 
 _HOST = "x86_64"  # the only machine whose programs kinst plants
 _ENTRY = 9  # AT_ENTRY of the auxiliary vector (getauxval(3))
@@ -48,11 +51,20 @@ _LOWEST = 1 << 20  # lowest address at which kinst maps memory
 _APART = 1 << 20  # bytes between mappings of kinst and others
 _START_BRK = 44  # field of /proc/PID/stat after the program's name
 _BELOW_STACK = 1024  # bytes
+_NO_CALL = 1 << 63  # from this value on, orig_rax says that a thread is in no system call
 # Bytes of counters of a thread for each byte of code: two counters for each instruction, and twice
 # as much again for programs with several aggregations.  Bytes of all threads' counters.
 _COUNTERS_EACH, _COUNTERS = 8, 1 << 28
 _LEAST_THREADS, _MOST_THREADS = 16, 1024
 _SHADOW_STACKS = "SHSTK"
+# What /proc/PID/status says of a process in which kinst cannot map memory or displace calls, with
+# the reason; since Linux 3.8 ("Seccomp") and 6.6 ("x86_Thread_features").
+_REFUSED = (
+    (re.compile(r"^Seccomp:\s*[12]$", re.M), "a seccomp filter restricts its system calls"),
+    (re.compile(r"^x86_Thread_features:.*\bshstk\b", re.M),
+     "it has a shadow stack, which displaced calls would violate"),
+)  # fmt: skip
+_OWN_MEMORY = "/memfd:scratch"  # name in /proc/PID/maps of what SharedMemory("scratch") makes
 
 
 def check() -> None:
@@ -65,7 +77,7 @@ def check() -> None:
 
 
 class TracedProcess(Target):
-    """Target for a user program that kinst starts.
+    """Target for a user program.
 
     The memory of scratch belongs to kinst and is shared with the program. It stays mapped until the
     program ends, since a thread may sleep in it.
@@ -76,30 +88,41 @@ class TracedProcess(Target):
     cpus = 1
 
     def __init__(self, config: MachineConfig) -> None:
-        """Start the program of a configuration's command, stopped before its first instruction.
+        """Start the program of a configuration's command, stopped before its first instruction; or
+        stop all threads of a process that runs already.
 
-        Raises TargetError if it cannot be started or traced.
+        Raises TargetError if the program cannot be started or traced.
         """
         check()
         assert config.isa.programs is not None
         self.isa = config.isa.programs
         self._command = config.command
-        found = simple_command(config.command)
-        environment = {**os.environ, **found.variables}
-        if _SHADOW_STACKS in environment.get("GLIBC_TUNABLES", ""):
-            raise TargetError(
-                "GLIBC_TUNABLES turns shadow stacks on, which displaced calls would violate",
-                "unset GLIBC_TUNABLES",
-            )
-        self._started = self._told = self._closed = False
+        self._told = self._closed = False
+        # Whether the program may run: kinst lets a program that it starts wait for planting.
+        self._started = bool(config.options.process)
         self._memory: SharedMemory | None = None
         self._unmapped = 0  # bytes at the end of scratch that are for counters alone (map_alias())
-        self._program = TracedProgram(found.words, found.path, environment)
+        self._program = _attached(config.options.process) if self._started else _started(config)
         try:
             self._program.process.open_memory()
+            self._check_own_code()
         except BaseException:
             self.close()
             raise
+
+    def _check_own_code(self) -> None:
+        """Raise TargetError if a thread is still in the code of an earlier trace."""
+        own = [
+            (one.start, one.end)
+            for one in self._program.process.mappings()
+            if one.path.startswith(_OWN_MEMORY) and "x" in one.rights
+        ]
+        if own and len(self.pointers(own)):
+            raise TargetError(
+                f"a thread of process {self._program.pid} may still be in the code of an earlier"
+                " trace",
+                "try again once it has gone on",
+            )
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
         """Return the address of the program's entry, and the gs bases of its threads."""
@@ -134,7 +157,11 @@ class TracedProcess(Target):
 
     def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64]:
         """Search the program's writable memory and the registers of its threads for addresses."""
-        registers = [value for one in self._program.registers() for value in one.values()]
+        registers = []
+        for one in self._program.registers():
+            registers += one.values()
+            if one["orig_rax"] < _NO_CALL:  # the kernel may restart the call, 2 bytes before
+                registers.append(one["rip"] - len(SYSCALL) & MASK)
         pieces = [*self._writable(), memoryview(np.array(registers, np.uint64).tobytes())]
         return pointers_in(pieces, ranges)
 
@@ -164,7 +191,7 @@ class TracedProcess(Target):
             self._program.stop()
 
     def resume(self) -> None:
-        """Let the traced process run. Does nothing before its command has been started."""
+        """Let the program run. Does nothing before its command has been started."""
         if self._started and not self.is_over:
             self._program.resume()
 
@@ -182,7 +209,7 @@ class TracedProcess(Target):
         if status is None:
             return None
         self._told = True
-        return CommandEnded(status)
+        return CommandEnded(status if self._command else 0)
 
     # Planting.
 
@@ -217,6 +244,7 @@ class TracedProcess(Target):
         """Map a part of scratch into the program. Raises TargetError."""
         assert self._memory is not None
         program, path = self._program, f"/proc/{os.getpid()}/fd/{self._memory.fd}".encode() + b"\0"
+        # Below the red zone of a thread: the kernel writes signal frames there, when it runs again.
         at = program.registers()[0]["rsp"] - _BELOW_STACK & -16
         there = program.process.read(at, len(path))
         program.process.write(at, path)
@@ -294,3 +322,27 @@ class TracedProcess(Target):
             return
         self._closed = True
         self._program.close()
+
+
+def _started(config: MachineConfig) -> TracedProgram:
+    """Start the program of a configuration's command, and return it. Raises TargetError."""
+    found = simple_command(config.command)
+    environment = {**os.environ, **found.variables}
+    if _SHADOW_STACKS in environment.get("GLIBC_TUNABLES", ""):
+        raise TargetError(
+            "GLIBC_TUNABLES turns shadow stacks on, which displaced calls would violate",
+            "unset GLIBC_TUNABLES",
+        )
+    return TracedProgram(found.words, found.path, environment)
+
+
+def _attached(pid: int) -> TracedProgram:
+    """Stop a process that runs already, and return it. Raises TargetError."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError as error:
+        raise TargetError(f"there is no process {pid}") from error
+    for pattern, why in _REFUSED:
+        if pattern.search(status):
+            raise TargetError(f"process {pid} cannot be traced: {why}")
+    return AttachedProgram(pid)

@@ -1,13 +1,8 @@
-"""Programs with threads, children, signals and exceptions, and programs whose kinst is killed."""
+"""Programs with threads, children, signals and exceptions."""
 
 from __future__ import annotations
 
-import os
-import random
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +11,6 @@ from tests.machines.process.stepped import built, counted, needs_programs, stepp
 
 pytestmark = [needs_programs, pytest.mark.slow]
 SERIAL, CHILDREN = 200, 4  # of many_threads.c
-KILLS = 100
 
 
 @pytest.mark.parametrize("options", [(), ("-static",)])
@@ -46,30 +40,15 @@ def test_exceptions_through_planted_frames(
     assert found.counts == {at: expected.get(at, 0) for at in found.counts}
 
 
-def test_a_program_goes_on_if_kinst_is_killed(tmp_path: Path) -> None:
-    """kinst is killed at random moments: while it plants, while the program runs, at its end."""
-    program, text = tmp_path / "gzip", tmp_path / "text"
-    program.write_bytes(Path("/usr/bin/gzip").read_bytes())
-    program.chmod(0o755)
-    text.write_bytes(random.Random(7).randbytes(3_000_000) + bytes(20_000_000))
-    plain = subprocess.run([program, "-n", "-c", text], capture_output=True, check=True).stdout
-    draw, went_on = random.Random(), 0
-    for k in range(KILLS):
-        out = tmp_path / "out"
-        with out.open("wb") as file:
-            tracer = subprocess.Popen(
-                [sys.executable, "-m", "kinst.cli.command", "count", "-o", tmp_path / "table",
-                 "-c", f"{program} -n -c {text}"], stdout=file, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-            while k % 2 and tracer.poll() is None and not out.stat().st_size:
-                time.sleep(0.01)  # until the program writes
-            time.sleep(draw.uniform(0.0, 0.5 if k % 2 else 4.0))
-            os.kill(tracer.pid, signal.SIGKILL)
-            tracer.wait()
-            while subprocess.run(["pgrep", "-f", f"^{program} "], capture_output=True).stdout:
-                time.sleep(0.05)
-        written = out.read_bytes()
-        # Before it has run, the program ends with kinst.
-        assert written == plain if k % 2 else written in (b"", plain)
-        went_on += written == plain
-    assert went_on
+def test_threads_by_the_thousand_with_forks_and_stops(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """3,000 threads, 150 of which fork, while another process stops and continues all of them."""
+    program = built(tmp_path, "crowd.c", "-pthread")
+    threads, rounds, forks = 3000, 100, 20
+    words = [program, str(threads), str(rounds)]
+    plain = subprocess.run(words, capture_output=True, check=False)
+    where = "kinst::crowd_round: { @[probefunc, probename] = count(); }"
+    found = counted(words, capfdbinary, where)
+    assert (found.status, found.output) == (plain.returncode, plain.stdout) == (6, plain.stdout)
+    assert set(found.counts.values()) == {rounds * (threads + threads // forks)}

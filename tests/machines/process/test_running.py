@@ -1,0 +1,277 @@
+"""A process that runs already: it is planted while it runs, counted, and restored."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import kinst
+from kinst.cli import command
+from kinst.core.errors import TargetError
+from kinst.image.elf import open_elf
+from tests import ROOT
+from tests.machines.process.stepped import COUNT, built, needs_programs
+
+pytestmark = needs_programs
+SECONDS = 60.0
+
+
+def answer(rounds: int) -> int:
+    """Return what the program answers."""
+    value = 1
+    for _ in range(rounds):
+        value = (value * 2654435761 & 0xFFFFFFFF) ^ value >> 7
+    return value
+
+
+@dataclass
+class Running:
+    """The program of tests/programs/answers.c, which runs."""
+
+    process: subprocess.Popen[str]
+    path: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def ask(self, rounds: int) -> None:
+        """Let the program do rounds, and check its answer."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{rounds}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == f"{answer(rounds)}\n"
+
+    def end(self) -> None:
+        """Let the program end, and check its own check of what its thread has computed."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(SECONDS) == 5
+
+    def text(self) -> tuple[bytes, bytes]:
+        """Return the program's code in its memory, and in its file."""
+        elf = open_elf(self.path)
+        maps = Path(f"/proc/{self.pid}/maps").read_text().splitlines()
+        base = min(int(line.split("-")[0], 16) for line in maps if line.endswith(str(self.path)))
+        base = base if elf.kind == 3 else 0
+        section = next(s for s in elf.sections if s.name == ".text")
+        with open(f"/proc/{self.pid}/mem", "rb") as memory:
+            memory.seek(base + section.address)
+            return memory.read(section.size), elf.data(section)
+
+
+@contextmanager
+def running(folder: Path, *options: str) -> Iterator[Running]:
+    path = built(folder, "answers.c", "-pthread", *options)
+    process = subprocess.Popen(
+        [path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="ascii"
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        yield Running(process, path)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def traced(
+    one: Running, during: Callable[[], None], program: str = COUNT, *, stops: bool = True
+) -> dict[tuple[str, int], int]:
+    """Trace the program while during() runs in another thread. Return the hits of each planted
+    instruction, by function and offset.
+
+    Args:
+        stops: whether the trace ends after during(); if not, it ends with the program.
+    """
+    failed: list[BaseException] = []
+    with kinst.process(pid=one.pid) as machine:
+        trace = machine.trace(program)
+
+        def work() -> None:
+            try:
+                wait_until_planted(one)
+                during()
+            except BaseException as error:
+                failed.append(error)
+            if stops or failed:
+                trace.stop()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        list(trace.events())
+        thread.join()
+        (table,) = [found.aggregation.rows for found in trace.aggregations().values()]
+        planted = [site for site in trace.sites if not site.reason]
+        trace.close()
+    if failed:
+        raise failed[0]
+    keys = [(s.function.name, s.address - s.function.address) for s in planted]
+    return {(f, at): int(table.get((f, str(at)), 0)) for f, at in keys}  # type: ignore[call-overload]
+
+
+def wait_until_planted(one: Running) -> None:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        there, file = one.text()
+        state = Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if there != file and state != "t":
+            return
+        time.sleep(0.01)
+    raise AssertionError("not planted")
+
+
+@pytest.mark.parametrize("options", [("-O2",), ("-static",)])
+def test_rounds_of_a_running_process_are_counted(options: tuple[str, ...], tmp_path: Path) -> None:
+    """Three traces of one process, two of which are stopped while it runs."""
+    with running(tmp_path, *options) as one:
+        one.ask(10)
+        for rounds in (1000, 2003):
+            hits = traced(one, lambda n=rounds: one.ask(n))  # type: ignore[misc]
+            found = {n for (function, _), n in hits.items() if function == "answer_round"}
+            assert found == {rounds}
+            assert sum(n for (name, _), n in hits.items() if name == "spin_round") > 10_000
+            there, file = one.text()
+            assert there == file
+            one.ask(7)
+
+        def last() -> None:
+            one.ask(500)
+            one.end()
+
+        hits = traced(one, last, stops=False)
+        assert {n for (name, _), n in hits.items() if name == "answer_round"} == {500}
+
+
+def test_a_job_that_is_stopped_stays_stopped(tmp_path: Path) -> None:
+    with running(tmp_path) as one:
+        os.kill(one.pid, signal.SIGSTOP)
+
+        def go_on() -> None:
+            os.kill(one.pid, signal.SIGCONT)
+            one.ask(30)
+
+        def state() -> str:
+            return Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+        while state() != "T":
+            time.sleep(0.01)
+        with kinst.process(pid=one.pid) as machine:
+            machine.start()
+        while state() == "t":
+            time.sleep(0.01)
+        assert state() == "T"
+        hits = traced(one, go_on)
+        assert {n for (name, _), n in hits.items() if name == "answer_round"} == {30}
+        one.end()
+
+
+def test_count_of_a_process_by_the_command(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table"
+    with running(tmp_path) as one:
+        words = ["count", "-p", str(one.pid), "--timeout", "0.5", "-o", str(table)]
+        assert command.main(words) == 0
+        rows = {row.split()[-1]: row.split() for row in table.read_text().splitlines()}
+        assert int(rows["spin_round"][2].replace(",", "")) > 10_000
+        one.ask(20)
+        one.end()
+    assert not capfd.readouterr().out
+
+
+def test_a_process_that_another_one_traces_is_refused(tmp_path: Path) -> None:
+    script = "import sys; from tests.machines.process.test_running import hold; hold(sys.argv[1])"
+    with running(tmp_path) as one:
+        holder = subprocess.Popen(
+            [sys.executable, "-c", script, str(one.pid)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            assert holder.stdout is not None and holder.stdout.readline()
+            why = f"process {holder.pid} traces it"
+            with kinst.process(pid=one.pid) as machine, pytest.raises(TargetError, match=why):
+                machine.start()
+        finally:
+            holder.kill()
+            holder.communicate()
+        one.ask(20)
+        one.end()
+
+
+def hold(pid: str) -> None:
+    """Trace a process until this process ends."""
+    with kinst.process(pid=int(pid)) as machine:
+        machine.start()
+        print("traces", flush=True)
+        sys.stdin.read()
+
+
+def test_other_processes_are_refused(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    with kinst.process(pid=ended.pid) as machine, pytest.raises(TargetError, match="no process"):
+        machine.start()
+    with pytest.raises(kinst.KinstError, match="both say which program"):
+        kinst.process("ls", pid=1)
+    source = tmp_path / "filter.c"
+    source.write_text(
+        "#include <linux/seccomp.h>\n#include <stdio.h>\n#include <sys/prctl.h>\n"
+        "#include <unistd.h>\n"
+        "int main(void) { prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT);"
+        ' write(1, "x", 1); for (;;) read(0, &(char){0}, 1); }\n'
+    )
+    subprocess.run(["gcc", "-o", tmp_path / "filter", source], check=True)
+    process = subprocess.Popen([tmp_path / "filter"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stdout.read(1) == b"x"
+        with (
+            kinst.process(pid=process.pid) as machine,
+            pytest.raises(TargetError, match="seccomp"),
+        ):
+            machine.start()
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_without_memory_is_refused_and_goes_on(tmp_path: Path) -> None:
+    with running(tmp_path) as one:
+        used = int(Path(f"/proc/{one.pid}/statm").read_text().split()[0]) << 12
+        resource.prlimit(one.pid, resource.RLIMIT_AS, (used + (1 << 20), resource.RLIM_INFINITY))
+        with (
+            kinst.process(pid=one.pid) as machine,
+            pytest.raises(TargetError, match="Cannot allocate memory"),
+        ):
+            machine.trace(COUNT)
+        one.ask(20)
+        one.end()
+
+
+def test_code_that_another_tool_has_changed_is_refused(tmp_path: Path) -> None:
+    """A kinst that is killed leaves its jumps."""
+    with running(tmp_path) as one:
+        words = [sys.executable, "-m", "kinst.cli.command", "count", "-p", str(one.pid)]
+        killed = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        wait_until_planted(one)
+        killed.kill()
+        killed.wait()
+        one.ask(20)
+        with (
+            kinst.process(pid=one.pid) as machine,
+            pytest.raises(kinst.KinstError, match="differs from its file"),
+        ):
+            machine.start()
+        one.ask(20)
+        one.end()

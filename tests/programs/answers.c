@@ -1,0 +1,99 @@
+/*
+ * A program for tests/machines/process that runs until its input ends.  For each line N it does N
+ * rounds and prints their result.  Meanwhile a thread computes, another one sleeps often, and a
+ * timer's signal interrupts all of them.  At the end it computes in main() what the thread has
+ * computed: if both agree, its exit status is 5.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile int over;
+static volatile sig_atomic_t ticks;
+static unsigned long steps, naps;
+
+__attribute__((noinline)) unsigned long one_round(unsigned long value)
+{
+	return value * 6364136223846793005ul + (value >> 33 ^ 1442695040888963407ul);
+}
+
+__attribute__((noinline)) unsigned long spin_round(unsigned long value)
+{
+	value ^= value << 13;
+	if (value & 1)
+		value += value >> 7;
+	else
+		value = one_round(value);
+	return value ^ value << 17;
+}
+
+static void *spin(void *at)
+{
+	unsigned long value = 1;
+	while (!over) {
+		value = spin_round(value);
+		steps++;
+	}
+	*(unsigned long *)at = value;
+	return 0;
+}
+
+static void *nap(void *unused)
+{
+	struct timespec shortly = {0, 1000000};
+	while (!over) {
+		nanosleep(&shortly, 0);
+		naps++;
+	}
+	return unused;
+}
+
+static void tick(int number) { ticks += number > 0; }
+
+__attribute__((noinline)) unsigned answer_round(unsigned n) { return n * 2654435761u ^ n >> 7; }
+
+/* Read a line with read(2) alone. */
+static int line(char *to, int size)
+{
+	int at = 0;
+	while (at < size - 1) {
+		if (read(0, to + at, 1) != 1)
+			return 0;
+		if (to[at] == '\n')
+			break;
+		at++;
+	}
+	to[at] = 0;
+	return 1;
+}
+
+int main(void)
+{
+	struct itimerval often = {{0, 1000}, {0, 1000}};
+	struct sigaction action = {.sa_handler = tick, .sa_flags = SA_RESTART};
+	pthread_t spinner, sleeper;
+	unsigned long result, value = 1;
+	char text[32];
+	setvbuf(stdout, 0, _IOLBF, 0);
+	sigaction(SIGALRM, &action, 0);
+	setitimer(ITIMER_REAL, &often, 0);
+	pthread_create(&spinner, 0, spin, &result);
+	pthread_create(&sleeper, 0, nap, 0);
+	printf("ready\n");
+	while (line(text, sizeof text)) {
+		unsigned found = 1;
+		for (int n = atoi(text); n > 0; n--)
+			found = answer_round(found);
+		printf("%u\n", found);
+	}
+	over = 1;
+	pthread_join(spinner, 0);
+	pthread_join(sleeper, 0);
+	for (unsigned long n = 0; n < steps; n++)
+		value = spin_round(value);
+	return value == result && ticks && naps ? 5 : 6;
+}
