@@ -176,7 +176,8 @@ def process(
 
     Args:
         command: the program and its arguments, quoted as for a shell.
-        pid: id of a process that runs already, in place of `command`.
+        pid: id of a process that runs already, in place of `command`. If the caller is its parent,
+            it must not wait for the process, such as with Popen.poll(), during a trace.
         on_message: gets messages for people.
         on_progress: gets the name of a piece of work, and the fraction of it that is done (0 to 1,
             None if not known).

@@ -64,7 +64,7 @@ class UserProgram(ElfKernel):
                 raise KinstError(
                     "the program's code in memory differs from its file at"
                     f" {address + int(np.flatnonzero(pairs)[0]):#x}",
-                    "a debugger, or a kinst that was killed, has changed it: start it anew",
+                    "a debugger or a kinst that was killed has changed it: start it anew",
                 )
 
     def landings(self) -> npt.NDArray[np.uint64]:

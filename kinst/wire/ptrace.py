@@ -29,7 +29,7 @@ _LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c
 _SEIZE, _INTERRUPT, _GETREGS, _SETREGS, _DETACH = 0x4206, 0x4207, 12, 13, 17
 _CONTINUE, _TO_CALL = 7, 24  # the second: until a system call begins or ends
 _CALLS_APART = 1  # PTRACE_O_TRACESYSGOOD: tells stops at system calls from SIGTRAP
-_GETREGSET, _GETSIGMASK, _XSTATE = 0x4204, 0x420A, 0x202
+_GETREGSET, _GETSIGMASK, _SETSIGMASK, _XSTATE = 0x4204, 0x420A, 0x420B, 0x202
 _WALL = 0x4000_0000
 _MOST_STATE = 1 << 16  # bytes of a thread's vector registers
 _STOP = 128  # PTRACE_EVENT_STOP
@@ -74,6 +74,28 @@ def write_registers(pid: int, registers: Mapping[str, int]) -> None:
     data = struct.pack(REGISTERS_FORMAT, *(registers[name] & MASK for name in REGISTERS))
     raw = ctypes.create_string_buffer(data, len(data))
     ptrace_request(_SETREGS, pid, 0, ctypes.addressof(raw))
+
+
+def read_state(pid: int) -> bytes:
+    """Return the floating-point and vector registers of a stopped thread, in the format
+    NT_X86_XSTATE. Raises OSError."""
+    raw = ctypes.create_string_buffer(_MOST_STATE)
+    where = (ctypes.c_size_t * 2)(ctypes.addressof(raw), _MOST_STATE)  # struct iovec
+    ptrace_request(_GETREGSET, pid, _XSTATE, ctypes.addressof(where))
+    return raw.raw[: where[1]]
+
+
+def read_blocked(pid: int) -> int:
+    """Return the signal mask of a stopped thread. Raises OSError."""
+    raw = ctypes.c_uint64()
+    ptrace_request(_GETSIGMASK, pid, ctypes.sizeof(raw), ctypes.addressof(raw))
+    return raw.value
+
+
+def write_blocked(pid: int, mask: int) -> None:
+    """Set the signal mask of a stopped thread. Raises OSError."""
+    raw = ctypes.c_uint64(mask)
+    ptrace_request(_SETSIGMASK, pid, ctypes.sizeof(raw), ctypes.addressof(raw))
 
 
 def syscall_instruction(process: OtherProcess) -> int | None:
@@ -150,7 +172,8 @@ class InjectedCalls:
             self._code = self._syscall_instruction()
             return
         self._code, back = instructions
-        self._stack, data = frame(self._before, self._state(), self._blocked(), back)
+        state, blocked = read_state(self._pid), read_blocked(self._pid)
+        self._stack, data = frame(self._before, state, blocked, back)
         self._process.write(self._stack, data)
 
     def _stopped(self) -> None:
@@ -194,20 +217,6 @@ class InjectedCalls:
 
     def _set(self, registers: dict[str, int]) -> None:
         write_registers(self._pid, registers)
-
-    def _state(self) -> bytes:
-        """Return the floating-point and vector registers of the other process's thread, in the
-        format NT_X86_XSTATE."""
-        raw = ctypes.create_string_buffer(_MOST_STATE)
-        where = (ctypes.c_size_t * 2)(ctypes.addressof(raw), _MOST_STATE)  # struct iovec
-        ptrace_request(_GETREGSET, self._pid, _XSTATE, ctypes.addressof(where))
-        return raw.raw[: where[1]]
-
-    def _blocked(self) -> int:
-        """Return the signal mask of the other process's thread."""
-        raw = ctypes.c_uint64()
-        ptrace_request(_GETSIGMASK, self._pid, ctypes.sizeof(raw), ctypes.addressof(raw))
-        return raw.value
 
     def _syscall_instruction(self) -> int:
         """Return the address of a syscall instruction in the other process: in the vdso (vdso(7))

@@ -37,10 +37,13 @@ _RESTARTS = range(-516, -511)  # internal results of system calls that the kerne
 
 
 def instructions_of(process: OtherProcess) -> tuple[int, int] | None:
-    """Return two addresses in the C library of a process: of `syscall; ret`, and of the code by
-    which signal handlers return. None if the library lacks either."""
+    """Return two addresses in the C library of a process, or in its program if that contains the
+    library: of `syscall; ret`, and of the code by which signal handlers return. None if both lack
+    either."""
+    program = process.file
     for mapping in process.mappings():
-        if "x" in mapping.rights and "libc" in mapping.path.rpartition("/")[2]:
+        is_library = "libc" in mapping.path.rpartition("/")[2] or mapping.path == program
+        if "x" in mapping.rights and is_library:
             code = process.read(mapping.start, mapping.size)
             call, back = code.find(_SYSCALL_RETURN), code.find(_RESTORE)
             if call >= 0 and back >= 0:

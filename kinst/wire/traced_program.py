@@ -15,16 +15,15 @@ Tested by tests/wire/test_traced_program.py."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -35,16 +34,19 @@ from kinst.wire.ptrace import (
     CALL_ARGUMENTS,
     REGISTERS,
     ptrace_request,
+    read_blocked,
     read_registers,
+    read_state,
     syscall_instruction,
+    write_blocked,
     write_registers,
 )
+from kinst.wire.signal_frame import frame, instructions_of
 
 _CONTINUE, _SET_OPTIONS, _SEIZE, _INTERRUPT, _LISTEN = 7, 0x4200, 0x4206, 0x4207, 0x4208
 _TO_CALL = 24  # until a system call begins or ends
 _POKE_USER = 6
 _DETACH = 17
-_GET_MASK, _SET_MASK = 0x420A, 0x420B  # of signals
 _GS_BASE = 8 * REGISTERS.index("gs_base")  # offset in struct user (sys/user.h)
 # PTRACE_O_*: system calls are told from SIGTRAP; fork, vfork, clone, exec, end of vfork, exit.
 _OPTIONS = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40
@@ -54,6 +56,7 @@ _AT_CALL = signal.SIGTRAP | 0x80
 _WALL, _OWN_CHILDREN = 0x4000_0000, 0x2000_0000
 _STOPPING_SIGNALS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _ERRORS = 4095
+_BELOW = 256  # bytes below the stack pointer, beyond the red zone
 _SECONDS = 10.0  # for which kinst waits for threads to stop
 _NOT_STARTED = 127  # exit status of a process that could not execute the program
 
@@ -146,9 +149,20 @@ class TracedProgram:
         still runs after `seconds`."""
         return self._status if self._ended.wait(seconds) else None
 
-    def call(self, number: int, *arguments: int) -> int:
-        """Make the stopped program execute a system call, and return the result. Raises TargetError
-        if the call fails."""
+    def call(self, number: int, *arguments: int | bytes) -> int:
+        """Make the stopped program execute a system call, and return the result.
+
+        If kinst is killed meanwhile, the thread that makes the call restores itself
+        (wire/signal_frame.py).
+
+        Args:
+            number: the system call.
+            arguments: its arguments; bytes are copied to the thread's stack, and their address is
+                the argument.
+
+        Raises:
+            TargetError: the call fails.
+        """
         return self._do(lambda: self._call(number, arguments))
 
     def registers(self) -> list[dict[str, int]]:
@@ -403,17 +417,23 @@ class TracedProgram:
                 with suppress(ProcessLookupError):
                     self._handle(pid, status)
 
-    def _call(self, number: int, arguments: Sequence[int]) -> int:
-        code = syscall_instruction(self.process)
-        if code is None:
-            raise TargetError(
-                f"process {self.pid} has no vdso", "kinst needs one to make system calls in it"
-            )
+    def _call(self, number: int, arguments: Sequence[int | bytes]) -> int:
         tid = self._caller()
-        before = read_registers(tid)
-        values = dict(zip(CALL_ARGUMENTS, arguments, strict=False))
-        with _without_signals(tid):
-            write_registers(tid, {**before, **values, "rip": code, "rax": number, "orig_rax": MASK})
+        before, blocked = read_registers(tid), read_blocked(tid)
+        code, stack = self._call_frame(tid, before, blocked)
+        values = []
+        for one in arguments:
+            if isinstance(one, bytes):
+                place = (stack - _BELOW - len(one)) & -16
+                self.process.write(place, one)
+                values.append(place)
+            else:
+                values.append(one)
+        registers = {**before, **dict(zip(CALL_ARGUMENTS, values, strict=False))}
+        registers |= {"rip": code, "rsp": stack, "rax": number, "orig_rax": MASK}
+        write_blocked(tid, MASK)
+        try:
+            write_registers(tid, registers)
             for _ in ("the call begins", "the call ends"):
                 self._until(tid, _TO_CALL, _AT_CALL)
             result = read_registers(tid)["rax"]
@@ -421,10 +441,35 @@ class TracedProgram:
             ptrace_request(_INTERRUPT, tid)
             self._until(tid, _CONTINUE, _STOP << 8)
             write_registers(tid, before)
+        finally:
+            with suppress(OSError):  # the thread has ended
+                write_blocked(tid, blocked)
         if result > MASK - _ERRORS:
             why = os.strerror(-(result - (1 << 64)))
             raise TargetError(f"process {self.pid} cannot make a system call for kinst: {why}")
         return result
+
+    def _call_frame(self, tid: int, registers: Mapping[str, int], blocked: int) -> tuple[int, int]:
+        """Return the address of a system call instruction, and the stack pointer for the call, at
+        which there is a signal frame if the instruction is followed by a return.
+
+        Args:
+            tid: the thread that will make the call.
+            registers: its registers.
+            blocked: its signal mask.
+        """
+        instructions = instructions_of(self.process)
+        if instructions is not None:
+            code, back = instructions
+            stack, data = frame(registers, read_state(tid), blocked, back)
+            self.process.write(stack, data)
+            return code, stack
+        found = syscall_instruction(self.process)
+        if found is None:
+            raise TargetError(
+                f"process {self.pid} has no vdso", "kinst needs one to make system calls in it"
+            )
+        return found, registers["rsp"]
 
     def _caller(self) -> int:
         """Return a stopped thread that can execute system calls for kinst."""
@@ -448,20 +493,6 @@ class TracedProgram:
                 raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
             if stop in (os.WSTOPSIG(status), status >> 8 & 0xFF00):
                 return
-
-
-@contextmanager
-def _without_signals(tid: int) -> Iterator[None]:
-    """Block all signals of a stopped thread during a with block."""
-    mask = ctypes.c_uint64()
-    every = ctypes.c_uint64(MASK)
-    ptrace_request(_GET_MASK, tid, ctypes.sizeof(mask), ctypes.addressof(mask))
-    ptrace_request(_SET_MASK, tid, ctypes.sizeof(every), ctypes.addressof(every))
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # the thread has ended
-            ptrace_request(_SET_MASK, tid, ctypes.sizeof(mask), ctypes.addressof(mask))
 
 
 class AttachedProgram(TracedProgram):
@@ -498,7 +529,7 @@ class AttachedProgram(TracedProgram):
         if any(read_registers(tid)["gs_base"] for tid in self._held):
             raise TargetError(
                 f"process {pid} uses the register gs itself",
-                "kinst finds the counters of each thread by it",
+                "kinst finds counters by it; a kinst that was killed leaves it set",
             )
 
     def _tasks(self) -> list[int]:
@@ -518,8 +549,9 @@ class AttachedProgram(TracedProgram):
                 tracer = OtherProcess(tid).tracer
             except TargetError:
                 return
-            if tracer != os.getpid():  # not a thread that was created by one that kinst traces
-                why = f"process {tracer} traces it" if tracer else error.strerror
+            # The kernel names kinst's thread for threads that traced threads have created.
+            if tracer != threading.get_native_id():
+                why = f"thread {tracer} traces it" if tracer else error.strerror
                 hint = "end that first" if tracer else permitted()
                 raise TargetError(f"process {self.pid} cannot be traced: {why}", hint) from error
         self._threads.add(tid)

@@ -1,6 +1,6 @@
 /*
  * A program for tests/machines/process that runs until its input ends.  For each line N it does N
- * rounds and prints their result.  Meanwhile a thread computes, another one sleeps often, and a
+ * rounds and prints their result; it begins with its process id.  Meanwhile a thread computes, another one sleeps often, and a
  * timer's signal interrupts all of them.  At the end it computes in main() what the thread has
  * computed: if both agree, its exit status is 5.
  */
@@ -35,8 +35,10 @@ static void *spin(void *at)
 {
 	unsigned long value = 1;
 	while (!over) {
-		value = spin_round(value);
-		steps++;
+		for (int n = 0; n < 20000; n++)
+			value = spin_round(value);
+		steps += 20000;
+		usleep(500);
 	}
 	*(unsigned long *)at = value;
 	return 0;
@@ -83,7 +85,7 @@ int main(void)
 	setitimer(ITIMER_REAL, &often, 0);
 	pthread_create(&spinner, 0, spin, &result);
 	pthread_create(&sleeper, 0, nap, 0);
-	printf("ready\n");
+	printf("%d\n", getpid());
 	while (line(text, sizeof text)) {
 		unsigned found = 1;
 		for (int n = atoi(text); n > 0; n--)

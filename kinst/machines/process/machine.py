@@ -32,6 +32,7 @@ from kinst.core.machine import (
 )
 from kinst.core.words import MASK, PAGE
 from kinst.machines.process.command import simple_command
+from kinst.machines.process.earlier_code import ways_back
 from kinst.machines.stub.scan import pointers_in
 from kinst.wire.memory import SharedMemory
 from kinst.wire.other_process import Mapping as ProcessMapping
@@ -44,13 +45,12 @@ _MMAP, _CLOSE, _OPEN_AT = 9, 3, 257
 _AT_CWD = -100
 _FIXED = 0x100000  # MAP_FIXED_NOREPLACE
 _SHARED, _NO_RESERVE = 1, 0x4000
-_ALL_RIGHTS = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+_DATA_RIGHTS = mmap.PROT_READ | mmap.PROT_WRITE
 _REACH = (1 << 31) - (1 << 24)  # of a 32-bit distance, with room for code at both ends
 _HEAP = 1 << 30  # bytes that are left free for the program's heap (brk(2))
 _LOWEST = 1 << 20  # lowest address at which kinst maps memory
 _APART = 1 << 20  # bytes between mappings of kinst and others
 _START_BRK = 44  # field of /proc/PID/stat after the program's name
-_BELOW_STACK = 1024  # bytes
 _NO_CALL = 1 << 63  # from this value on, orig_rax says that a thread is in no system call
 # Bytes of counters of a thread for each byte of code: two counters for each instruction, and twice
 # as much again for programs with several aggregations.  Bytes of all threads' counters.
@@ -105,24 +105,9 @@ class TracedProcess(Target):
         self._program = _attached(config.options.process) if self._started else _started(config)
         try:
             self._program.process.open_memory()
-            self._check_own_code()
         except BaseException:
             self.close()
             raise
-
-    def _check_own_code(self) -> None:
-        """Raise TargetError if a thread is still in the code of an earlier trace."""
-        own = [
-            (one.start, one.end)
-            for one in self._program.process.mappings()
-            if one.path.startswith(_OWN_MEMORY) and "x" in one.rights
-        ]
-        if own and len(self.pointers(own)):
-            raise TargetError(
-                f"a thread of process {self._program.pid} may still be in the code of an earlier"
-                " trace",
-                "try again once it has gone on",
-            )
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
         """Return the address of the program's entry, and the gs bases of its threads."""
@@ -163,7 +148,26 @@ class TracedProcess(Target):
             if one["orig_rax"] < _NO_CALL:  # the kernel may restart the call, 2 bytes before
                 registers.append(one["rip"] - len(SYSCALL) & MASK)
         pieces = [*self._writable(), memoryview(np.array(registers, np.uint64).tobytes())]
-        return pointers_in(pieces, ranges)
+        earlier = self._earlier_code()
+        if not earlier:
+            return pointers_in(pieces, ranges)
+        words = pointers_in(pieces, [*ranges, *earlier])
+        inside = np.zeros(len(words), np.bool_)
+        for low, high in earlier:
+            inside |= (words >= np.uint64(low)) & (words < np.uint64(high))
+        back = ways_back(words[inside].tolist(), earlier, self.read, self.isa)
+        led = [at for at in back if any(low <= at < high for low, high in ranges)]
+        return np.unique(np.concatenate([words[~inside], np.array(sorted(led), np.uint64)]))
+
+    def _earlier_code(self) -> list[tuple[int, int]]:
+        """Return the ranges [low, high) of trampolines that earlier traces, of other kinst
+        processes, have left in the program."""
+        ours = 0 if self._memory is None else os.fstat(self._memory.fd).st_ino
+        return [
+            (one.start, one.end)
+            for one in self._program.process.mappings()
+            if one.path.startswith(_OWN_MEMORY) and "x" in one.rights and one.inode != ours
+        ]
 
     def _writable(self) -> Iterator[memoryview]:
         process = self._program.process
@@ -229,7 +233,7 @@ class TracedProcess(Target):
         self._memory = SharedMemory("scratch", size, 1)
         mapped = size - self._unmapped
         address = self._free(mapped, near, data)
-        self._map(address, mapped, 0)
+        self._map(address, mapped, 0, _DATA_RIGHTS | mmap.PROT_EXEC)
         return address
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
@@ -237,21 +241,16 @@ class TracedProcess(Target):
             low < virtual + size and virtual < high for low, high in self._taken()
         ):
             return False
-        self._map(virtual, size, scratch_offset)
+        self._map(virtual, size, scratch_offset, _DATA_RIGHTS)
         return True
 
-    def _map(self, address: int, size: int, offset: int) -> None:
+    def _map(self, address: int, size: int, offset: int, rights: int) -> None:
         """Map a part of scratch into the program. Raises TargetError."""
         assert self._memory is not None
         program, path = self._program, f"/proc/{os.getpid()}/fd/{self._memory.fd}".encode() + b"\0"
-        # Below the red zone of a thread: the kernel writes signal frames there, when it runs again.
-        at = program.registers()[0]["rsp"] - _BELOW_STACK & -16
-        there = program.process.read(at, len(path))
-        program.process.write(at, path)
-        file = program.call(_OPEN_AT, _AT_CWD, at, os.O_RDWR)
-        program.process.write(at, there)
+        file = program.call(_OPEN_AT, _AT_CWD, path, os.O_RDWR)
         flags = _SHARED | _FIXED | _NO_RESERVE
-        got = program.call(_MMAP, address, size, _ALL_RIGHTS, flags, file, offset)
+        got = program.call(_MMAP, address, size, rights, flags, file, offset)
         program.call(_CLOSE, file)
         if got != address:
             raise TargetError(f"the program has no room for {size} bytes at {address:#x}")
