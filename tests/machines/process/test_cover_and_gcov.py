@@ -160,3 +160,50 @@ def by_kinst(source: Path, options: list[str], folder: Path) -> dict[int, int]:
         elif inside and (row := re.match(r"DA:(\d+),(\d+)", line)):
             found[int(row[1])] = int(row[2])
     return found
+
+
+# Lines that gcov counts and kinst does not: they have no instruction of their own, or are labels
+# and first lines of functions, whose instructions have the line of a statement or of the brace.
+LABELS = re.compile(
+    r"case \d|default:|done:|goto done|(static |__attribute__.* )?unsigned f\d|int main"
+)
+CONDITION = re.compile(r"(\} )?if \(.*(&&|\|\|)")
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_each_line_of_a_program_has_the_count_of_gcov(
+    seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """All but some lines with && or || in their condition: gcov adds up how often control comes to
+    some parts of the condition. Where the line before says how often the condition is reached, gcov
+    gives it kinst's count."""
+    lines = Source(seed).lines
+    theirs, ours = compared(lines, tmp_path)
+    both = theirs.keys() & ours.keys()
+    assert len(both) > 800 and sum(theirs[n] > 0 for n in both) > 600
+    differ = sorted(n for n in both if theirs[n] != ours[n])
+    assert len(differ) < 0.01 * len(both)
+    assert all(CONDITION.match(lines[n - 1].strip()) for n in differ)
+    assert all(theirs[n] > ours[n] > 0 for n in differ)
+    for n in reversed(differ):
+        lines.insert(n - 1, "sink += 0;")
+    again = by_gcov(write(lines, tmp_path / "again"), ["-O0"], tmp_path / "again")
+    assert [again[n + k] for k, n in enumerate(differ)] == [ours[n] for n in differ]
+    lines = Source(seed).lines
+    assert not [
+        lines[n - 1] for n in theirs.keys() - both if not LABELS.match(lines[n - 1].strip())
+    ]
+    assert {lines[n - 1] for n in ours.keys() - both} <= {"{", "}"}
+
+
+def compared(lines: list[str], folder: Path) -> tuple[dict[int, int], dict[int, int]]:
+    """Return how often each line of a program runs, by gcov and by kinst."""
+    source = write(lines, folder / "gcov")
+    return by_gcov(source, ["-O0"], folder / "gcov"), by_kinst(source, ["-O0"], folder)
+
+
+def write(lines: list[str], folder: Path) -> Path:
+    folder.mkdir()
+    source = folder / "drawn.c"
+    source.write_text("\n".join((*lines, "")))
+    return source
