@@ -142,7 +142,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         loop, calls, text = (Path(folder) / name for name in ("loop", "calls", "text"))
         for program, source in ((loop, LOOP), (calls, CALLS)):
-            compile_it = ["gcc", "-O2", "-x", "c", "-o", program, "-"]
+            compile_it = ["gcc", "-O2", "-x", "c", "-o", str(program), "-"]
             subprocess.run(compile_it, input=source.encode(), check=True)
         words = Path("/usr/share/dict/words")
         draw = random.Random(1)

@@ -273,8 +273,8 @@ class PlantedStopped:
         entered = self._entered(runs, ended)
         if self._machine.facts.only_counts and entered.any():
             # The sites of such a run would need traps.
-            at = self._place(int(runs.patches.address[entered][0]))
-            raise KinstError(f"a thread may be inside the run at {at}", "run kinst again")
+            where = self._place(int(runs.patches.address[entered][0]))
+            raise KinstError(f"a thread may be inside the run at {where}", "run kinst again")
         sites = plan.patches + _of_runs(runs, entered)
         patches = hooks + sites
         if not patches:

@@ -142,7 +142,7 @@ class TracedProcess(Target):
 
     def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64]:
         """Search the program's writable memory and the registers of its threads for addresses."""
-        registers = []
+        registers: list[int] = []
         for one in self._program.registers():
             registers += one.values()
             if one["orig_rax"] < _NO_CALL:  # the kernel may restart the call, 2 bytes before
