@@ -44,7 +44,6 @@ COMMANDS = {
     "chromedriver": "chromedriver --version",
     "cmake": "cmake -P script.cmake",
     "cmp": "cmp -l text other",
-    "cpp": "x86_64-linux-gnu-cpp-12 --help",
     "ctags": "ctags-universal -R -f out.tags tree source.c",
     "curl": "curl -s -o out file://{folder}/text",
     "dash": "dash script.sh",
@@ -61,7 +60,6 @@ COMMANDS = {
     "gcc": "x86_64-linux-gnu-gcc-12 -c -O1 -o out.o small.c",
     "gdb": "gdb -nx -batch -ex 'info line main' -ex 'disassemble main' program",
     "git": "git -C repository log --stat -p",
-    "gpgsplit": "gpgsplit text",
     "grep": "grep -rnE '(instruction|kernel)s? [a-z]*ing' tree",
     "gzip": "gzip -k -n text",
     "hexdump": "hexdump -C program",
@@ -71,16 +69,15 @@ COMMANDS = {
     "less": "less text",
     "localedef": "localedef --no-archive -i de_DE -f ISO-8859-1 {folder}/out",
     "ls": "ls -R tree",
-    "lz4": "lz4 -9 -q text",
+    "lz4": "lz4 -9 -q text text.lz4",
     "make": "make -f makefile all",
-    "mke2fs": f"mke2fs -q -F -t ext4 -U {UUID} -E hash_seed={UUID} -d tree new.img 8M",
     "ninja": "ninja -f build.ninja",
     "node": "node --jitless -e 'let s = 0; for (let i = 0; i < 1e5; i++) s += i; console.log(s)'",
     "nm": "nm -C program",
     "objcopy": "objcopy --compress-debug-sections=zlib program out",
     "objdump": "objdump -d program",
     "od": "od -c text",
-    "openssl": "openssl enc -aes-256-cbc -K 00112233 -iv 44556677 -in text -out out",
+    "openssl": "openssl asn1parse -genstr UTF8:text -out out",
     "pahole": "pahole program",
     "patch": "patch -s -o out text change.diff",
     "perl": "perl script.pl",
@@ -100,14 +97,13 @@ COMMANDS = {
     "stat": "stat -c '%n %s' text other",
     "systemd-analyze": "systemd-analyze calendar --base-time=2026-01-01 --iterations=5 '*-*-1'",
     "tar": "tar -cf out.tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner tree",
-    "tbl": "tbl -h",
     "tic": "tic -o {folder}/terminals terminals.ti",
     "troff": "troff -man -Tascii page.1",
     "unzip": "unzip -q archive.zip -d out",
     "vim": "vim.basic -es -n -i NONE -u NONE -S script.vim text",
     "wget": "wget --version",
     "xz": "xz -k -3 text",
-    "zic": "zic -d {folder}/zones zones",
+    "zic": "zic -d {folder}/compiled zones",
     "zip": "zip -q -X -r out.zip tree",
     "zsh": "zsh -f script.sh",
     "zstd": "zstd -q -12 -k text",
@@ -190,11 +186,8 @@ SCRIPTS = {
         \t@echo $* > $@
         .PHONY: all
         """,
-    "build.ninja": """\
-        rule copy
-          command = cp $in $out
-        """
-    + "".join(f"        build out.{n}: copy source.c\n" for n in range(20)),
+    "build.ninja": "rule copy\n  command = cp $in $out\n"
+    + "".join(f"build out.{n}: copy source.c\n" for n in range(20)),
     "queries.sql": """\
         create table numbers(n integer primary key, square integer, name text);
         with recursive counter(n) as (select 1 union all select n + 1 from counter where n < 20000)
@@ -327,6 +320,7 @@ class Runner:
         self._input = folder / "input"
         self._run = folder / "run"
         self._result = folder / "result"
+        folder.mkdir(exist_ok=True)
         prepare(self._input)
 
     def words(self, name: str) -> str:

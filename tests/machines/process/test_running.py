@@ -145,7 +145,7 @@ def wait_until_planted(one: Running, *, runs: bool = True) -> None:
 
 
 # Functions in which threads of a static program sleep, and those that they call most.
-SOME = ",".join(f"kinst::{name}:" for name in ("*_round", "line", "*read", "*nanosleep", "spin"))
+SOME = ",".join(f"kinst::{name}:" for name in ("*_round", "main", "*read", "*nanosleep", "spin"))
 SOME = f"{SOME} {{ @[probefunc, probename] = count(); }}"
 
 
