@@ -52,20 +52,27 @@ def unused(target: Target, ended: Sequence[EndedCode]) -> tuple[EndedCode, ...]:
 
     No thread will enter this code later, since only code of ended traces leads to it."""
     live = pointers_into(target, around(ended)) if ended else None
-    return () if live is None else tuple(one for one in ended if not is_entered(one, live))
+    return (
+        ()
+        if live is None
+        else tuple(trace_code for trace_code in ended if not is_entered(trace_code, live))
+    )
 
 
 def around(ended: Sequence[EndedCode]) -> list[tuple[int, int]]:
     """Return a list with the smallest range that contains the code of all ended traces; [] if there
     is none."""
-    starts, ends = [one.range[0] for one in ended], [one.range[1] for one in ended]
+    starts, ends = (
+        [trace_code.range[0] for trace_code in ended],
+        [trace_code.range[1] for trace_code in ended],
+    )
     return [(min(starts), max(ends))] if ended else []
 
 
 def with_ways_back(live: U64, ended: Sequence[EndedCode]) -> U64:
     """Return `live` and, for each ended code that an address of `live` points into, the addresses
     that this code leads back to: sorted, each once."""
-    back = [one.ways_back for one in ended if is_entered(one, live)]
+    back = [trace_code.ways_back for trace_code in ended if is_entered(trace_code, live)]
     return np.unique(np.concatenate([live, *back]))
 
 

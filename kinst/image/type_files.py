@@ -117,7 +117,10 @@ class FileTypes:
         wanted = [module] if module else self.modules()
         if self._known or not set(wanted) <= {KERNEL, *self._modules}:
             return False
-        paths = [self._modules[one] if one != KERNEL else self._paths.kernel() for one in wanted]
+        paths = [
+            self._modules[image_name] if image_name != KERNEL else self._paths.kernel()
+            for image_name in wanted
+        ]
         return not any(has_string(open_file(path), name) for path in paths)
 
     def _images(self, module: str) -> Sequence[DebugInfo]:

@@ -156,10 +156,10 @@ def offered(isa: str, progress: Progress) -> list[Offered]:
                 best = offers.get(release.short)
                 if best is None or release.version > best.release.version:
                     offers[release.short] = Offered(release, suite, release.name in cached)
-    listed = {one.release.name for one in offers.values()}
+    listed = {offer.release.name for offer in offers.values()}
     others = filter(None, (releases.parse(name) for name in cached - listed))
     rows = [*offers.values(), *(Offered(release, "", True) for release in others)]
-    return sorted(rows, key=lambda one: (one.release.series, one.release.flavour))
+    return sorted(rows, key=lambda offer: (offer.release.series, offer.release.flavour))
 
 
 def busybox(isa: str, progress: Progress) -> Path:
@@ -415,7 +415,7 @@ def _find(
         apt = Apt(work / f"apt-{suite}", suite, usual.architecture)
         trouble = apt.update(progress) or trouble
         kernels = _kernels(apt, usual.architecture)
-        if found := sorted(filter(wanted.fits, kernels), key=lambda one: one.version):
+        if found := sorted(filter(wanted.fits, kernels), key=lambda fitting: fitting.version):
             return apt, [release.name for release in reversed(found)]
         others |= {release.short for release in kernels}
     alternatives = (
@@ -434,7 +434,9 @@ def _kernels(apt: Apt, architecture: str) -> list[Release]:
     start = "linux-image-"
     packages = apt.names(start)
     found = (releases.parse(n.removeprefix(start)) for n in packages if f"{n}-dbg" in packages)
-    return [one for one in found if one is not None and one.architecture == architecture]
+    return [
+        release for release in found if release is not None and release.architecture == architecture
+    ]
 
 
 def _cache_paths(release: str) -> dict[str, str]:

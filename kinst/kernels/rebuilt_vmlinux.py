@@ -163,8 +163,8 @@ def _read(kallsyms: Path) -> tuple[npt.NDArray[np.uint64], bytes, list[str]]:
     and are left out.
     """
     lines = [line.split(" ", 2) for line in kallsyms.read_text().splitlines() if "\t" not in line]
-    address = np.array([int(one[0], 16) for one in lines], np.uint64)
-    return address, "".join(one[1] for one in lines).encode(), [one[2] for one in lines]
+    address = np.array([int(words[0], 16) for words in lines], np.uint64)
+    return address, "".join(words[1] for words in lines).encode(), [words[2] for words in lines]
 
 
 def _marks(elf: Elf, names: Sequence[str]) -> list[int]:

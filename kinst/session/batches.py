@@ -73,8 +73,8 @@ def cut(
         if means_kernel([pattern]):
             with suppress(KinstError):  # enable() raises it later
                 found = kernel.find(pattern.module, pattern.function or "*")
-                meant |= {one.address: one for one in found}
-    some = [one for _, one in sorted(meant.items()) if not system.refusals(one)]
+                meant |= {match.address: match for match in found}
+    some = [match for _, match in sorted(meant.items()) if not system.refusals(match)]
     if not some:
         raise KinstError("there is nothing to plant in batches", "-x batch= is for instructions")
     return _filled(some)

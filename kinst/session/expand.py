@@ -362,8 +362,8 @@ def _inlined_calls(
     return list(dict.fromkeys(names))
 
 
-def _instruction(function: Function, one: Instruction) -> ProbePattern:
-    offset = str(one.address - function.address)
+def _instruction(function: Function, instruction: Instruction) -> ProbePattern:
+    offset = str(instruction.address - function.address)
     return ProbePattern(of_instructions(), function.module, function.name, offset)
 
 
@@ -445,12 +445,12 @@ class ImageLocals:
         # In the provider kinst each instruction is a probe of its own; in fbt it is not.
         fixed = len({f.name for f in found}) < len(found)
         made = []
-        for one in found:
-            assert one.site is not None
-            name = one.name
+        for probe in found:
+            assert probe.site is not None
+            name = probe.name
             exact = ProbePattern(name.provider, name.module, name.function, name.name)
-            text = f"{one.site.function.name}+{one.site.offset}"
-            made.append(MatchedInstruction(exact, one.site.address, text, fixed))
+            text = f"{probe.site.function.name}+{probe.site.offset}"
+            made.append(MatchedInstruction(exact, probe.site.address, text, fixed))
         return made
 
     def find(self, matched: MatchedInstruction, name: str, inlined: str) -> Local:
@@ -523,13 +523,12 @@ class ImageLocals:
             return ""
         rows = self._kernel.instructions(function)
         order = sorted(rows, key=lambda i: abs(i.address - matched.address))[:FAR]
-        for one in order:
-            locals_, frame, symbol = self._at(one.address)
+        for instruction in order:
+            locals_, frame, symbol = self._at(instruction.address)
             found = locals_.find(symbol, frame, name, inlined)
             if found is not None and not found.reason:
-                return (
-                    f"the nearest instruction where it lives is +{one.address - function.address}"
-                )
+                offset = instruction.address - function.address
+                return f"the nearest instruction where it lives is +{offset}"
         return "it lives nowhere in this function"
 
 

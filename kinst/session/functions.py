@@ -34,8 +34,8 @@ def named_functions(kernel: Kernel, names: Iterable[str]) -> list[Function]:
     Raises KinstError if a name matches no function.
     """
     found: list[Function] = []
-    for one in names:
-        module, _, name = one.rpartition(":")
+    for pattern in names:
+        module, _, name = pattern.rpartition(":")
         functions = kernel.find(module, name)
         if not functions:
             raise no_function(kernel, module, name)
@@ -81,15 +81,18 @@ def _code_of(
     found: dict[int, CodeInstruction] = {}
     for part in parts:
         instructions = kernel.instructions(part)
-        refused = kernel.refused([(one.address, one.size) for one in instructions])
+        refused = kernel.refused(
+            [(instruction.address, instruction.size) for instruction in instructions]
+        )
         rows = zip(instructions, kernel.flows(part), refused, strict=True)
-        for one, flow, stays in rows:
+        for instruction, flow, stays in rows:
             # Name the target of a jump to a thunk too: it tells what the jump does.
-            target = kernel.isa.flow(one.code, one.address).target
+            target = kernel.isa.flow(instruction.code, instruction.address).target
             outside = target is not None and not graph.is_instruction(target)
-            found[one.address] = CodeInstruction(
-                one.address, one.code, one.text, flow, part, places(part, one.address), stays,
-                target, _name(kernel, target) if outside and target is not None else "",
+            found[instruction.address] = CodeInstruction(
+                instruction.address, instruction.code, instruction.text, flow, part,
+                places(part, instruction.address), stays, target,
+                _name(kernel, target) if outside and target is not None else "",
             )  # fmt: skip
     blocks = []
     for node, edges in enumerate(graph.edges):
@@ -233,7 +236,7 @@ def source_functions(functions: Sequence[Function], images: LoadedImages) -> lis
 
     Raises KinstError if debug information is damaged.
     """
-    return [_described(one, images.of(one.module)) for one in functions]
+    return [_described(function, images.of(function.module)) for function in functions]
 
 
 def _described(function: Function, image: LoadedImage | None) -> SourceFunction:

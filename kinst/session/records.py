@@ -189,8 +189,8 @@ class TraceRecords:
         """
         cpus = self._scratch.cpus
         losses = self._rings.lost()
-        faults = [one for slot in range(self._rings.slots) for one in self._faults(slot)]
-        slots = (one.slot for some in (chunks, losses, faults) for one in some)
+        faults = [item for slot in range(self._rings.slots) for item in self._faults(slot)]
+        slots = (item.slot for some in (chunks, losses, faults) for item in some)
         self.has_fired = self.has_fired or any(slot < cpus for slot in slots)
         tags = self.interpreter.options.droptags
         yield from lost_events(losses, cpus, tags)

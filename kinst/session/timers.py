@@ -25,9 +25,9 @@ class Timers:
 
     def start(self, enabled: Iterable[EnabledSite], now: int) -> None:
         """Start the timers of these probes; each is first due one period after `now`."""
-        for one in enabled:
-            assert one.timer is not None
-            heapq.heappush(self._heap, (now + one.timer.period_ns, one.probe.id, one))
+        for site in enabled:
+            assert site.timer is not None
+            heapq.heappush(self._heap, (now + site.timer.period_ns, site.probe.id, site))
 
     def due(self, now: int) -> list[DueTimer]:
         """Remove and return the timers that are due, each once, in the order of their times.
@@ -36,8 +36,8 @@ class Timers:
         """
         found: list[DueTimer] = []
         while now >= self._earliest and self._heap and self._heap[0][0] <= now:
-            when, _, one = heapq.heappop(self._heap)
-            found.append((when, one))
+            when, _, site = heapq.heappop(self._heap)
+            found.append((when, site))
         return found
 
     def fired(self, timers: Sequence[DueTimer], earliest: int) -> None:
@@ -51,13 +51,13 @@ class Timers:
             earliest: time before which no timer is due, whether it is in `timers` or not.
         """
         self._earliest = earliest
-        for when, one in timers:
-            assert one.timer is not None
-            period = one.timer.period_ns
+        for when, site in timers:
+            assert site.timer is not None
+            period = site.timer.period_ns
             missed = max(0, -((when - earliest) // period) - 1)
             if missed:
-                self._missed[one.probe] = self._missed.get(one.probe, 0) + missed
-            heapq.heappush(self._heap, (when + (missed + 1) * period, one.probe.id, one))
+                self._missed[site.probe] = self._missed.get(site.probe, 0) + missed
+            heapq.heappush(self._heap, (when + (missed + 1) * period, site.probe.id, site))
 
     def next(self) -> int | None:
         """Return the time at which the next timer is due; None if there are no timers."""

@@ -114,11 +114,11 @@ class Lines:
         """
         tail = "/" + file.lstrip("/")
         return [
-            one
-            for one in self._table(unit).statements
-            if one.line == line
-            and any(low <= one.address < high for low, high in within)
-            and (not file or ("/" + one.file).endswith(tail))
+            statement
+            for statement in self._table(unit).statements
+            if statement.line == line
+            and any(low <= statement.address < high for low, high in within)
+            and (not file or ("/" + statement.file).endswith(tail))
         ]
 
     def _table(self, unit: int) -> _Table:

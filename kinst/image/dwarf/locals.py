@@ -261,8 +261,8 @@ class DwarfLocals:
         plain = name.partition("@")[0].partition(".")[0]
         symbol = self._index.symbol_at(address)
         names = dict.fromkeys([plain, symbol[0].partition(".")[0] if symbol else plain])
-        for one in names:
-            for function in self._index.functions(one):
+        for spelling in names:
+            for function in self._index.functions(spelling):
                 if any(low <= address < high for low, high in function.ranges):
                     return self._in_unit(function.unit, address)
         # An alias, or a name that the debug information lacks: use the unit of code inlined there.
@@ -349,18 +349,18 @@ class DwarfLocals:
     def _pieces(
         self, die: Die, scopes: Sequence[_Scope], frame: InspectedFrame
     ) -> tuple[LocalPiece, ...]:
-        for one in self._origins(die):
-            if AT_LOCATION in one.attributes:
-                code = self._lists.location(one, AT_LOCATION, frame.address)
-                return pieces_of(code or b"", self._context(one, scopes, frame))
-            if AT_CONST_VALUE in one.attributes:
-                value = one.attributes[AT_CONST_VALUE]
+        for source in self._origins(die):
+            if AT_LOCATION in source.attributes:
+                code = self._lists.location(source, AT_LOCATION, frame.address)
+                return pieces_of(code or b"", self._context(source, scopes, frame))
+            if AT_CONST_VALUE in source.attributes:
+                value = source.attributes[AT_CONST_VALUE]
                 if isinstance(value, bytes) and len(value) <= 8:
                     value = int.from_bytes(value, "little")
                 if isinstance(value, int):
                     return (LocalPiece("value", constant(value)),)
                 raise NotHereError("it is a constant of more than 8 bytes")
-            if one.number(AT_DECLARATION):
+            if source.number(AT_DECLARATION):
                 raise NotHereError("it is declared here and defined elsewhere: `name reads it")
         raise NotHereError("it is optimised out")
 

@@ -111,7 +111,9 @@ class DwarfTypes:
         return enumerators
 
     def _first_of(self, candidates: Sequence[NamedDie], kinds: Sequence[str]) -> DType | None:
-        return next((self.at(one.die) for one in candidates if one.kind in kinds), None)
+        return next(
+            (self.at(candidate.die) for candidate in candidates if candidate.kind in kinds), None
+        )
 
     def of(self, die: Die, depth: int = 0) -> DType:
         """Return the type of a variable, parameter or member: the type that DW_AT_type of its DIE

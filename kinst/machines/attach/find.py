@@ -153,8 +153,8 @@ def _address(value: str, arguments: Sequence[str], folder: str) -> str:
         host, _, port = where.rpartition(":")
         return f"{_reachable(host)}:{port}"
     name = where if kind == "chardev" else ""
-    for one in values_of(arguments, "-chardev") if name else ():
-        backend, settings = listed(one)
+    for device in values_of(arguments, "-chardev") if name else ():
+        backend, settings = listed(device)
         if backend == "socket" and settings.get("id") == name:
             if "path" in settings:
                 return os.path.join(folder, settings["path"])

@@ -113,17 +113,17 @@ def _files(process: OtherProcess, ranges: list[tuple[int, int]]) -> list[tuple[i
     Raises TargetError if the process has closed one of the files.
     """
     files = []
-    mappings = [one for one in process.mappings() if one.shared and one.inode]
+    mappings = [mapping for mapping in process.mappings() if mapping.shared and mapping.inode]
     for host, size in ranges:
-        for one in mappings:
-            start, end = max(host, one.start), min(host + size, one.end)
+        for mapping in mappings:
+            start, end = max(host, mapping.start), min(host + size, mapping.end)
             if start < end:
-                number = process.descriptor_of(one)
+                number = process.descriptor_of(mapping)
                 if number is None:
                     raise TargetError(
-                        f"the guest's RAM is a file that QEMU has closed: {_named(one)}"
+                        f"the guest's RAM is a file that QEMU has closed: {_named(mapping)}"
                     )
-                files.append((start, end - start, number, one.offset + start - one.start))
+                files.append((start, end - start, number, mapping.offset + start - mapping.start))
     return files
 
 

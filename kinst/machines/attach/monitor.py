@@ -61,9 +61,9 @@ class Monitor(Qmp):
         Returns its address, as rsp.connect() takes it, or "" without a stub; and whether a kinst
         that was killed has added the stub.
         """
-        for one in self.execute("query-chardev"):
-            if one.get("label") == _STUB:
-                words = re.search(r"(?:unix|tcp):([^,]+)", str(one.get("filename", "")))
+        for device in self.execute("query-chardev"):
+            if device.get("label") == _STUB:
+                words = re.search(r"(?:unix|tcp):([^,]+)", str(device.get("filename", "")))
                 where = words[1] if words else ""
                 return where, f"/{_FOLDER}" in where
         return "", False

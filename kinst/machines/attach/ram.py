@@ -66,9 +66,9 @@ def find_ram(
             for pieces in _layouts(base, start + (-start % _ALIGNED) + shift, end)
             if _holds(process, pieces, contents)
         ]
-    split = [one for one in layouts if len(one) > 1 and _holds_some(process, one, high)]
+    split = [layout for layout in layouts if len(layout) > 1 and _holds_some(process, layout, high)]
     continues = any(any(data) for data in high.values())
-    layouts = split if continues else [one for one in layouts if len(one) == 1]
+    layouts = split if continues else [layout for layout in layouts if len(layout) == 1]
     if not layouts:
         raise TargetError(
             f"no memory of process {process.pid} is the RAM of the machine at this stub",

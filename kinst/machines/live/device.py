@@ -294,8 +294,11 @@ class Device:
 
 def _table(sites: Sequence[LivePatch]) -> npt.NDArray[np.uint8]:
     """Return patches as the table that the module expects: records of _SITE, sorted by address."""
-    ordered = sorted(sites, key=lambda one: one.address)
-    rows = (_SITE.pack(one.address, len(one.new), one.old, one.new, one.several) for one in ordered)
+    ordered = sorted(sites, key=lambda site: site.address)
+    rows = (
+        _SITE.pack(site.address, len(site.new), site.old, site.new, site.several)
+        for site in ordered
+    )
     return np.frombuffer(b"".join(rows) or bytes(1), np.uint8)
 
 

@@ -92,9 +92,9 @@ class Ftrace:
         ips = self._index[0]
         sample = ips[:: len(ips) // _LAYOUT_SAMPLES + 1].tolist()
 
-        def fitting(one: CallSite) -> int:
-            sites = [ip - one.head_size for ip in sample]
-            return sum(self._at(s, one.size) in self._unused(one, s) for s in sites)
+        def fitting(call_site: CallSite) -> int:
+            sites = [ip - call_site.head_size for ip in sample]
+            return sum(self._at(s, call_site.size) in self._unused(call_site, s) for s in sites)
 
         return max(self._call_sites, key=fitting)
 

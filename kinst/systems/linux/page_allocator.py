@@ -74,9 +74,9 @@ def threads(kernel: LinuxMemory, btf: Btf) -> Threads | None:
     size = stack_size(kernel)
     if not (saved and size and kernel.has("init_task")):
         return None
-    if not all(btf.has(*one) for one in wanted):
+    if not all(btf.has(*member) for member in wanted):
         return None
-    following, group, head, node, stack = (btf.offset(*one) for one in wanted)
+    following, group, head, node, stack = (btf.offset(*member) for member in wanted)
     running = btf.offset(task, "on_cpu") if btf.has(task, "on_cpu") else -1
     return Threads(
         kernel.symbol("init_task"), following, group, head, node, stack, btf.offset(task, saved),

@@ -52,18 +52,18 @@ def calls_of_kernel(
     native = system_calls(table, btf, arch.system_calls, slots)
     numbers = _numbers(kernel, arch.dispatch)
     if numbers:
-        native = [one for one in native if one.function.address in numbers]
+        native = [call for call in native if call.function.address in numbers]
     calls = _with_results(native, kernel, table, btf, arch.dispatch, isa)
-    entered = {one.function.address for one in native}
+    entered = {call.function.address for call in native}
     compat: dict[str, SystemCall] = {}
     for layout in arch.compat_calls:
-        for one in system_calls(table, btf, [layout], slots):
-            if one.function.address not in entered:
-                compat.setdefault(one.name, replace(one, module=COMPAT))
+        for call in system_calls(table, btf, [layout], slots):
+            if call.function.address not in entered:
+                compat.setdefault(call.name, replace(call, module=COMPAT))
     numbers = _numbers(kernel, arch.compat_dispatch)
-    others = [one for one in compat.values() if not numbers or one.function.address in numbers]
+    others = [call for call in compat.values() if not numbers or call.function.address in numbers]
     calls += _with_results(others, kernel, table, btf, arch.compat_dispatch, isa)
-    return sorted(calls, key=lambda one: (one.name, one.module))
+    return sorted(calls, key=lambda call: (call.name, call.module))
 
 
 def system_calls(
@@ -143,12 +143,12 @@ def _with_results(
         for address, value, base in _places(kernel, function, leaving, btf, dispatch, isa)
     ]  # fmt: skip
     return [
-        replace(one, results=tuple(
+        replace(call, results=tuple(
             CallResult(at, value, Selection(which, own, flags, mask, wanted))
             for at, value, which, flags in places if own
         ))
-        for one in calls
-        for own in [numbers.get(one.function.address, ())]
+        for call in calls
+        for own in [numbers.get(call.function.address, ())]
     ]  # fmt: skip
 
 
@@ -177,18 +177,18 @@ def _places(
     code = kernel.read(function.address, function.size)
     after_call, short = False, False
     stores, leaves = [], []
-    for one in isa.decode(code, function.address):
-        stored = dispatch.store(one.code)
+    for instruction in isa.decode(code, function.address):
+        stored = dispatch.store(instruction.code)
         if after_call and stored is not None and stored[1] == offset and stored[0] in slots:
-            stores.append((one.address, result, slots[stored[0]]))
-            short |= one.size < dispatch.jump_size
-        flow = isa.flow(one.code, one.address)
+            stores.append((instruction.address, result, slots[stored[0]]))
+            short |= instruction.size < dispatch.jump_size
+        flow = isa.flow(instruction.code, instruction.address)
         if stores and flow.kind in ("call", "jump") and flow.target in leaving:
-            leaves.append((one.address, pointed_at(regs, offset), regs))
+            leaves.append((instruction.address, pointed_at(regs, offset), regs))
         after_call = flow.kind == "call" or (after_call and flow.kind == "next")
     return leaves if short and leaves else stores
 
 
 def result_sites(calls: Iterable[SystemCall]) -> frozenset[int]:
     """Return the addresses of the instructions at which the kernel has results of system calls."""
-    return frozenset(result.address for one in calls for result in one.results)
+    return frozenset(result.address for call in calls for result in call.results)

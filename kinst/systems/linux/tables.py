@@ -199,10 +199,10 @@ class KernelTables:
             sizes: possible sizes of an entry.
             fields: offsets in an entry of addresses of code.
         """
-        code = [one for one in self._elf.sections if one.flags & SHF_EXECINSTR]
+        code = [part for part in self._elf.sections if part.flags & SHF_EXECINSTR]
         inside = spans(
-            np.array([one.address for one in code], np.uint64),
-            np.array([one.end - one.address for one in code], np.uint64),
+            np.array([part.address for part in code], np.uint64),
+            np.array([part.end - part.address for part in code], np.uint64),
         )
         base, raw = self._bytes(*table, 1)
         fitting: list[tuple[bool, int]] = []

@@ -38,7 +38,7 @@ def user_state(kernel: LinuxMemory, btf: Btf, arch: IsaFacts) -> UserState | Non
     saved = arch.saved
     wanted = (("task_struct", "stack"), ("mm_struct", "start_code"), *_NAME)
     size = stack_size(kernel)
-    if not size or not all(btf.has(*one) for one in wanted):
+    if not size or not all(btf.has(*path) for path in wanted):
         return None
     symbol, padding = saved.padding
     above = padding if symbol and kernel.has(symbol) else 0
@@ -52,5 +52,5 @@ def user_state(kernel: LinuxMemory, btf: Btf, arch: IsaFacts) -> UserState | Non
         return_at=saved.return_at,
         address_mask=(1 << saved.user_bits) - 1,
         code_start=btf.offset("mm_struct", "start_code"),
-        program=tuple(btf.offset(*one) for one in _NAME),
+        program=tuple(btf.offset(*path) for path in _NAME),
     )
