@@ -142,8 +142,8 @@ def live(
     Args:
         debug: the kernel's vmlinux with symbols, if it is not where the distribution installs it.
         debug_folders: folders with debug files of modules.
-        process: id of a process that runs already: $target is its id, and a trace ends when it
-            ends.
+        process: id of a process that runs already: $target is its id, and a trace ends with the
+            process.
         start: load kinst's kernel module now. Otherwise it is loaded when it is first needed.
         on_message: gets messages for people.
         on_progress: gets the name of a piece of work, and the fraction of it that is done (0 to 1,

@@ -56,7 +56,7 @@ def parse(words: Sequence[str]) -> InlinecallOptions:
 
 
 def location(file: str, line: int) -> str:
-    """Return "file:line"; "" if they are not known."""
+    """Return "file:line"; "" if the file or the line is not known."""
     return f"{file}:{line}" if file else ""
 
 

@@ -31,8 +31,8 @@ SHORTEST_NS = 200_000  # DTrace's own limit: 5000 Hz
 
 
 def timer_of(name: str) -> Timer | None:
-    """Return the timer that a probe name such as tick-10ms means; None if it does not have that
-    form.
+    """Return the timer that a probe name such as tick-10ms means; None if the name does not have
+    the form of a timer.
 
     Raises AbsentError for an unknown unit, zero, or a period under 200 microseconds.
     """

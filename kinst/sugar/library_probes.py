@@ -1,14 +1,15 @@
 """Expansion of probes that D libraries declare to the probes at which they fire.
 
-A library (`provider NAME { ... };` in NAME.d) declares a probe with the arguments of the probes at
-which it fires, with its own arguments, and with those probes:
+A library (`provider NAME { ... };` in NAME.d) declares probes that fire at other probes. Such a
+declaration has the arguments of the other probes, the probe's own arguments, and descriptions of
+the other probes:
 
     probe wakeup(struct thread *t) : (lwpsinfo_t *t, psinfo_t *t) = fbt::wake:entry;
 
 If this is in sched.d, the clause of a description sched:::wakeup becomes a clause of
 fbt::wake:entry, in which args[1] is xlate < psinfo_t * > ((struct thread *)arg0). The probes that
 match get the name sched:::wakeup (ProbePattern.library). If a library declares a probe several
-times, the first declaration counts whose arguments fit the kernel's types.
+times, the first declaration whose arguments fit the kernel's types counts.
 
 Tested by tests/sugar/test_library_probes.py.
 """
@@ -184,7 +185,7 @@ class LibraryProbes:
         self, description: tree.DescriptionNode, declared: _Declared
     ) -> tree.ProbeDeclarationNode:
         """Return the first declaration of a probe that fits the traced kernel. Raises DError with
-        the reason if none does.
+        the reason if no declaration fits.
         """
         reason = ""
         for version in declared.versions:
@@ -196,8 +197,8 @@ class LibraryProbes:
         raise DError(message, description.span, "D_PDESC_ZERO")
 
     def _misfit(self, version: tree.ProbeDeclarationNode) -> str:
-        """Return why a declaration does not fit the traced kernel; "" if it does, or if its
-        descriptions have globs or no types, so that the machine will tell.
+        """Return why a declaration does not fit the traced kernel; "" if it fits, or if that is not
+        known before the machine runs because its descriptions have globs or no types.
         """
         inputs = version.inputs.parameters
         if self._types is None:
@@ -234,7 +235,7 @@ def _name(probe: tree.ProbeDeclarationNode) -> str:
 
 
 def _names_own(provider: str) -> bool:
-    """Return whether a glob of providers matches one of kinst's own."""
+    """Return whether a glob of providers matches the name of one of kinst's own providers."""
     return bool(provider) and any(fnmatchcase(one, provider) for one in interfaces())
 
 
@@ -262,7 +263,9 @@ class _Body:
         return replaced(node, self._argument)
 
     def inputs(self, node: tree.ExprNode) -> tree.ExprNode:
-        """Return an expression of the library with the names of inputs replaced."""
+        """Return an expression of the library in which the names of the probe's inputs are replaced
+        by the arguments of the other probe.
+        """
         return replaced(node, self._input)
 
     def _argument(self, node: object) -> tree.ExprNode | None:

@@ -4,8 +4,8 @@ results (for `kinst flow`).
 A first program finds functions: it plants the entry of every function and counts those that run in
 calls of the traced function. A second program traces these functions: it records their entries and
 returns. It also counts their call instructions that may lead to other functions. If such an
-instruction ran more often than a traced function was entered from it, it called a function that is
-not traced yet. Such functions are added, and the call is traced again.
+instruction ran more often than a traced function was entered from it, the instruction called a
+function that is not traced yet. Such functions are added, and the call is traced again.
 
 Tested by tests/views/test_call_tree.py.
 """

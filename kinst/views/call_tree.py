@@ -136,8 +136,9 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
     unmatched: dict[tuple[str, str], int] = {}
 
     def end(result: int | None, time: int, cpu: int) -> None:
-        """Pop the innermost call from the stack and set its end. If a tail call has led to it, also
-        end the call whose function made the tail call, and so on."""
+        """Pop the innermost call from the stack and set its end. If a tail call has led to this
+        call, also end the call whose function made the tail call, and so on.
+        """
         while True:
             one = stack.pop()
             one.end, one.result, one.cpu = time, result, cpu

@@ -61,8 +61,8 @@ def absent_source(coverage: Coverage, source: str, name: str) -> str:
 
     Args:
         coverage: the coverage of a trace.
-        source: as in lcov_text().
-        name: of the tracefile.
+        source: folder to put before relative source paths; "" leaves the paths as they are.
+        name: name of the tracefile.
     """
     absent = [path for path in coverage.files if not Path(source, path).exists()]
     if not absent:

@@ -1,10 +1,11 @@
 """D libraries of the traced system: declares those parts of them that a program uses.
 
 kinst parses a library only if the program names the library's provider, or uses a name that the
-library declares at the start of a line. A program whose names are all D's own, or its own, reads no
-library. Because kernels differ, only declarations that are used are checked, and a translator's
-expression for a member is checked only if the member is used. A member without a counterpart in the
-system is declared but has no conversion, or the conversion refuse("reason") (D_XLATE_NOCONV).
+library declares at the start of a line. kinst reads no library for a program that uses only names
+that D or the program itself defines. Because kernels differ, only declarations that are used are
+checked, and a translator's expression for a member is checked only if the member is used. A member
+without a counterpart in the system is declared but has no conversion, or the conversion
+refuse("reason") (D_XLATE_NOCONV).
 
 The probes that a library declares are expanded before the check (kinst.sugar.library_probes).
 """
@@ -59,9 +60,9 @@ _PROVIDER = re.compile(r"^provider\s+(\w+)", re.MULTILINE)
 
 
 def provider_of(library: Library) -> tree.ProviderNode | None:
-    """Return the provider that a library declares, which has the name of the library's file; None
-    if it declares none. Raises DError for a syntax error, and KinstError if the file cannot be
-    read.
+    """Return the declaration of a provider in a library; None if the library declares no provider.
+    The provider has the name of the library's file. Raises DError for a syntax error, and
+    KinstError if the file cannot be read.
     """
     if library.provider not in _PROVIDER.findall(library.text):
         return None
@@ -161,7 +162,8 @@ def _own_names(program: tree.ProgramNode) -> set[str]:
 
 
 def _named(program: tree.ProgramNode, known: Sequence[Library]) -> list[Library]:
-    """Return the libraries whose probes a program names, after those that they require."""
+    """Return the libraries whose probes a program names, each after the libraries that it requires.
+    """
     libraries = {one.pattern.library for clause in program.clauses for one in clause.descriptions}
     providers = {one.name.provider for one in libraries if one is not None}
     return _in_order([one for one in known if one.provider in providers], known)
@@ -229,8 +231,8 @@ def use(program: tree.ProgramNode, scope: Scope, check: Check) -> None:
 
 
 def check_dependency(node: tree.PragmaNode, scope: Scope) -> None:
-    """Check that the provider or module exists on which a program depends by #pragma D depends_on.
-    Raises DError D_PRAGMA_DEPEND.
+    """Check that the provider or module that a #pragma D depends_on names exists. Raises DError
+    D_PRAGMA_DEPEND.
     """
     if node.words[0] == "library":
         message = "main program may not explicitly depend on a library"
@@ -242,7 +244,7 @@ def _check_exists(node: tree.PragmaNode, scope: Scope, dependent: str) -> None:
     """Raise DError D_PRAGMA_DEPEND if the provider or module of a #pragma D depends_on is missing.
 
     Args:
-        dependent: what has the pragma, for the message.
+        dependent: the program or library that has the pragma, for the message.
     """
     kind, name = node.words[:2]
     candidates = _providers(scope) if kind == "provider" else _typed_modules(node, scope)

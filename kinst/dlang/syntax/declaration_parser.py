@@ -108,8 +108,8 @@ class DeclarationParser(ExpressionParser):
         self.items: list[tree.ItemNode] = []
 
     def sources(self) -> tuple[tuple[tree.DescriptionNode, ...], tree.ExprNode | None]:
-        """Parse the descriptions and the predicate of a library's probe, after the current token =;
-        leave the token after them as the current token.
+        """Parse the descriptions and the predicate of a library's probe, which follow the current
+        token, =. Leave the token after the predicate as the current token.
         """
         raise NotImplementedError
 
