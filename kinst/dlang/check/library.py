@@ -162,7 +162,7 @@ def _own_names(program: tree.ProgramNode) -> set[str]:
 
 
 def _named(program: tree.ProgramNode, known: Sequence[Library]) -> list[Library]:
-    """Return the libraries whose probes a program names, each after the libraries that it requires."""
+    """Return the libraries whose probes a program names, each after the libraries it requires."""
     libraries = {one.pattern.library for clause in program.clauses for one in clause.descriptions}
     providers = {one.name.provider for one in libraries if one is not None}
     return _in_order([one for one in known if one.provider in providers], known)
