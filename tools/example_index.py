@@ -23,7 +23,7 @@ THEMES = {
     "Reading and writing": """
         reads_by_process read_sizes read_bytes read_latency top_readers files_read file_systems
         reads_after_opens returned_values gaps_between_reads written_text pipe_bytes pipe_wait
-        seeks stacks_of_writes""",
+        seeks stacks_of_writes disk_latency disk_sizes""",
     "Files and directories": """
         opensnoop failed_opens failing_opens_in_detail calls_and_their_results open_to_close
         closed_files directories_of_opens names_of_opens duplicated_files stats truncations

@@ -90,6 +90,13 @@ def stability_of(*texts: str) -> ProviderStability:
     return ProviderStability(provider, module, function, name, args)
 
 
+# For probes that a D library declares.
+OF_LIBRARIES = stability_of(
+    "Evolving/Evolving/Common", "Private/Private/Unknown", "Private/Private/Unknown",
+    "Evolving/Evolving/Common", "Evolving/Evolving/Common",
+)  # fmt: skip
+
+
 def is_open(part: str) -> bool:
     """Whether a part of a probe description (provider, module, function or name) is empty or a
     glob."""

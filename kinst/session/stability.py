@@ -12,7 +12,15 @@ from kinst.core.dtypes import DType
 from kinst.core.errors import KinstError
 from kinst.core.kernel import Provider
 from kinst.core.probe import ProbeName, ProbePattern
-from kinst.core.stability import ANY, ProviderStability, attributes, is_open, least, of_description
+from kinst.core.stability import (
+    ANY,
+    OF_LIBRARIES,
+    ProviderStability,
+    attributes,
+    is_open,
+    least,
+    of_description,
+)
 from kinst.core.types import TypeSource
 from kinst.dlang.check.stability import check_minimum, declared_stability, of_clause
 from kinst.providers import FIRST_ID, argument_types, listed
@@ -20,7 +28,11 @@ from kinst.session.compiled import Compiled, ProbeStability, ProgramStability
 
 
 def _named(pattern: ProbePattern, providers: Mapping[str, Provider]) -> ProbePattern:
-    """Return a description by id (-i) as a description by name; any other description unchanged."""
+    """Return a description by id (-i) as a description by name, and that of a D library's probe as
+    the program has it; any other description unchanged.
+    """
+    if pattern.library is not None:
+        return ProbePattern(*pattern.library.name.parts, library=pattern.library)
     found = listed(providers)[pattern.id - FIRST_ID : pattern.id - FIRST_ID + 1]
     if not pattern.id or not found:
         return pattern
@@ -29,6 +41,8 @@ def _named(pattern: ProbePattern, providers: Mapping[str, Provider]) -> ProbePat
 
 
 def _of_provider(pattern: ProbePattern, providers: Mapping[str, Provider]) -> ProviderStability:
+    if pattern.library is not None:
+        return OF_LIBRARIES
     if is_open(pattern.provider) or pattern.provider not in providers:
         return ANY
     return providers[pattern.provider].stability

@@ -182,3 +182,81 @@ def test_probes_of_a_library_are_listed() -> None:
     assert len(names) == len({*names}) and "surrender" not in names
     refused = kinst("-l", "-n", "sched:::surrender")
     assert refused.status == 1 and "there is no sched:vmlinux::surrender" in refused.err
+
+
+DISK = """
+cd /tmp; dd if=/dev/zero of=image bs=1M count=24 2>/dev/null
+losetup /dev/loop0 image; mkdir -p /mnt
+mount -t tracefs none /sys/kernel/tracing 2>/dev/null
+turn() {
+for one in block_rq_issue block_rq_complete; do
+    echo $1 > /sys/kernel/tracing/events/block/$one/enable
+done
+}
+turn 1
+mke2fs -F /dev/loop0 > /dev/null 2>&1; sync
+mount -t ext4 /dev/loop0 /mnt
+dd if=/dev/urandom of=/mnt/written bs=64k count=20 2>/dev/null; sync
+umount /mnt; mount -t ext4 /dev/loop0 /mnt
+dd if=/mnt/written of=/dev/null bs=4k 2>/dev/null
+umount /mnt; turn 0
+grep ' loop0 ' /proc/diskstats
+grep -c 'block_rq_issue: 7,0 ' /sys/kernel/tracing/trace
+grep -c 'block_rq_complete: 7,0 ' /sys/kernel/tracing/trace
+"""
+REQUESTS = """
+inline string way[int flags] = flags & B_READ ? "read" : flags & B_WRITE ? "write" : "flush";
+io:::start /args[1]->dev_statname == "loop0"/ {
+    @begun[way[args[0]->b_flags]] = count();
+    begun[args[0]->b_edev, args[0]->b_blkno] = timestamp;
+}
+io:::done /args[1]->dev_statname == "loop0"/ {
+    @done[way[args[0]->b_flags]] = count(); @bytes[way[args[0]->b_flags]] = sum(args[0]->b_bcount);
+    @files[args[2]->fi_name, args[2]->fi_fs, way[args[0]->b_flags]] = sum(args[0]->b_bcount);
+    @device[args[1]->dev_major, args[1]->dev_minor, getmajor(args[0]->b_edev),
+        args[1]->dev_pathname] = count();
+}
+io:::done /begun[args[0]->b_edev, args[0]->b_blkno]/ {
+    @paired[timestamp > begun[args[0]->b_edev, args[0]->b_blkno] ? "after" : "before"] = count();
+    begun[args[0]->b_edev, args[0]->b_blkno] = 0;
+}
+io:::wait-start { self->waits = 1; }
+io:::wait-done /self->waits/ { @waits = count(); self->waits = 0; }
+END {
+    printa("begun %s %@d\\n", @begun); printa("done %s %@d\\n", @done);
+    printa("bytes %s %@d\\n", @bytes); printa("file %s %s %s %@d\\n", @files);
+    printa("device %d %d %d %s %@d\\n", @device); printa("paired %s %@d\\n", @paired);
+    printa("waits %@d\\n", @waits);
+}
+"""
+
+
+def test_io_is_what_diskstats_counts(tmp_path: Path) -> None:
+    """Requests of a loop device: /proc/diskstats has completed reads, merged, sectors, ms,
+    completed writes, merged, sectors, ..., and flushes."""
+    done = kinst(
+        "--cpus", "1", "-v", "-x", "quiet", "--module", "loop", "-n", REQUESTS, "-c", "disk",
+        copy=[guest_script(tmp_path, "disk", DISK)],
+    ).good()  # fmt: skip
+    line = re.search(r"^ +7 +0 loop0 (.*)\n(\d+)\n(\d+)$", done.guest, re.M)
+    assert line is not None, done.guest
+    reads, _, read_sectors, _, writes, _, written_sectors, *_ = map(int, line[1].split())
+    assert reads > 5 and writes > 5 and written_sectors >= 20 * 128 and read_sectors >= 20 * 128
+    found = {
+        (m[1], m[2]): int(m[3])
+        for m in re.finditer(r"^(begun|done|bytes|paired) (\w+) (\d+)$", done.out, re.M)
+    }
+    # A write that flushes the device's cache before it, or after it, completes a second time.
+    assert found["done", "read"] == reads and found["done", "write"] >= writes, (line[1], done.out)
+    ways = ("read", "write", "flush")
+    assert sum(found["begun", way] for way in ways) == int(line[2]), done.out
+    assert sum(found["done", way] for way in ways) == int(line[3]), done.out
+    assert found["bytes", "read"] == 512 * read_sectors
+    assert found["bytes", "write"] == 512 * written_sectors
+    assert found["begun", "read"] == reads
+    assert "paired before" not in done.out and found["paired", "after"] > 10
+    file = dict(re.findall(r"^file written ext4 (\w+) (\d+)$", done.out, re.M))
+    assert {way: int(size) for way, size in file.items()} == {"read": 20 << 16, "write": 20 << 16}
+    assert set(re.findall(r"^device (.*) \d+$", done.out, re.M)) == {"7 0 7 /dev/loop0"}
+    assert re.search(r"^waits [1-9]", done.out, re.M)
+    assert "kernel text is as before" in done.err and not warnings(done.guest)

@@ -46,8 +46,13 @@ SKIPPED = {
     r"uname -r": "debug information of this machine's own kernel",
 }
 MOST_FEW = 8
+LIBRARY = re.search(
+    r"`files\.d`:\n\n```d\n(.*?)^```$", (ROOT / "docs/extending.md").read_text(), re.M | re.S
+)
+assert LIBRARY is not None
 # Files of the reader's project.
 OWN_FILES = {
+    "files.d": LIBRARY[1],
     "file": "some text\n" * 500,
     "Makefile": "check:\n\t@cat /proc/version\n",
     "tests/reads.d": (ROOT / "examples/tests/reads.d").read_text(),
