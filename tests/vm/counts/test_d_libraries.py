@@ -259,4 +259,6 @@ def test_io_is_what_diskstats_counts(tmp_path: Path) -> None:
     assert {way: int(size) for way, size in file.items()} == {"read": 20 << 16, "write": 20 << 16}
     assert set(re.findall(r"^device (.*) \d+$", done.out, re.M)) == {"7 0 7 /dev/loop0"}
     assert re.search(r"^waits [1-9]", done.out, re.M)
-    assert "kernel text is as before" in done.err and not warnings(done.guest)
+    # To mount a file system, the kernel changes static keys of its own.
+    assert re.search("kernel text is as before|kinst's patches are all undone", done.err), done.err
+    assert not warnings(done.guest)
