@@ -37,7 +37,7 @@ class Exits:
     are in.
 
     Attributes:
-        parts: as Kernel.parts() returns them.
+        parts: the parts of the function, in the order of Kernel.parts().
         leaving: (part, instruction, where control goes from the instruction), part by part.
     """
 

@@ -413,9 +413,9 @@ class Planting(Protocol):
         raise TargetError(*self.cannot_plant)
 
     def write_switches(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        """Write the system's switches, as System.switched() says, like write_text(). If kinst is
-        killed, they stay as they are: the system works with them, and only the system knows what
-        they must be when they are off."""
+        """Make the writes that System.switched() returned, like write_text(). If kinst is killed,
+        the switches stay as they are: the system works with them, and only the system knows what
+        bytes they must have when they are off."""
         self.write_text(writes)
 
     def map_scratch(

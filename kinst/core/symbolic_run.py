@@ -29,7 +29,7 @@ class SymbolicValue:
         term: a D expression; "" if the value is the number alone.
         number: the number to add to the term.
         size: how many low bytes of the value may differ from 0.
-        source: the address whose memory `term` is; None if `term` is something else.
+        source: the address of the memory that `term` reads; None if `term` is something else.
     """
 
     term: str
@@ -86,8 +86,8 @@ class SymbolicRun(Protocol):
     def copy(self) -> Self: ...
 
     def ignore_stores(self) -> None:
-        """From now on, take memory to be as it was at the first instruction. Values then tell where
-        they come from, not what they are."""
+        """From now on, take memory to be as it was at the first instruction. After that, values
+        tell where they come from, not what they are."""
         ...
 
     def join(self, other: Self) -> bool:

@@ -35,8 +35,9 @@ def load(name: str) -> Isa:
 
 
 def load_later(name: str) -> Isa:
-    """Return the instruction set with this name, whose modules but its board are imported when
-    another attribute of it is first used. Raises KinstError if no instruction set has the name."""
+    """Return the instruction set with this name. Its modules are not imported until an attribute
+    other than its name and its board is used. Raises KinstError if no instruction set has the name.
+    """
     _check(name)
     package = importlib.import_module(f"{__name__}.{name}")
     return cast("Isa", _LaterIsa(name)) if hasattr(package, "__path__") else load(name)

@@ -115,7 +115,8 @@ class SymbolicCode:
         Args:
             slots: (D name, frame slot) of each register.
             arguments: the registers of a C call's arguments.
-            stack: the stack pointer. Arguments without a register are where it points.
+            stack: the stack pointer. Arguments without a register are in the memory to which it
+                points.
             preserved: the registers that a C call preserves.
         """
         self._slots = {f"regs[{name}]": slot for name, slot in slots.values()}

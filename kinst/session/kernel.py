@@ -246,7 +246,7 @@ class RunningKernel:
 
     def _new_flows(self, functions: Sequence[Function]) -> tuple[Sequence[int], Flows]:
         """Find out where control goes from the instructions of functions, and return the bounds of
-        the functions (as in Scanned) and the flows."""
+        the functions (Scanned.bounds) and the flows."""
         scanned = self.columns(functions)
         columns, flows = scanned.columns, flows_of(scanned.columns, self.isa)
         kind, falls, target, fault = flows.kind, flows.falls, flows.target, flows.fault
@@ -304,8 +304,8 @@ class RunningKernel:
     def _add_cold(
         self, parts: list[Function], leaving: Mapping[int, Sequence[tuple[Instruction, Flow]]]
     ) -> Iterator[Function]:
-        """Add to a function's parts the cold parts that those lead to, and yield the new ones
-        without an entry in `leaving`.
+        """Add to a function's parts the cold parts to which the parts lead. Yield those of the
+        added parts that have no entry in `leaving`.
 
         Args:
             leaving: the instructions by which control may leave each part, by the part's address.

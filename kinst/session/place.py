@@ -90,7 +90,7 @@ def choose_ways(
     The machine is stopped.
 
     Args:
-        progress: as in place().
+        progress: called with the share of the work that is done, 0 to 1.
     """
     progress(0.0)
     memory, machine = workspace.take(program), workspace.machine
@@ -235,7 +235,7 @@ def _with_runs(
     interrupts and stay in memory for a long time.
 
     Args:
-        progress: as in place().
+        progress: called with the share of the work that is done, 0 to 1.
         gates: whether gates may be used.
     """
     leaders, target = workspace.leaders, workspace.machine.target

@@ -93,9 +93,9 @@ class OtherProcess:
 
     @property
     def file(self) -> str:
-        """A path at which the process's program can be opened: its own or, if it has been replaced
-        or deleted since, that of the kernel's link to it. Raises TargetError if the program is not
-        readable."""
+        """A path at which the process's program can be opened: the program's own path or, if the
+        program has been replaced or deleted since, the path of the kernel's link to it. Raises
+        TargetError if the program is not readable."""
         link = f"/proc/{self.pid}/exe"
         try:
             path, there = os.readlink(link), os.stat(link)

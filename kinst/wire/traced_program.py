@@ -450,8 +450,8 @@ class TracedProgram:
         return result
 
     def _call_frame(self, tid: int, registers: Mapping[str, int], blocked: int) -> tuple[int, int]:
-        """Return the address of a system call instruction, and the stack pointer for the call, at
-        which there is a signal frame if the instruction is followed by a return.
+        """Return the address of a system call instruction, and the stack pointer for the call. If a
+        return follows the instruction, a signal frame is at the stack pointer.
 
         Args:
             tid: the thread that will make the call.
@@ -557,8 +557,8 @@ class AttachedProgram(TracedProgram):
         self._threads.add(tid)
 
     def _give_up(self) -> None:
-        """Let the threads that have been stopped run. They are traced until kinst's thread for them
-        ends, which calls this."""
+        """Let the threads that have been stopped run. They are traced until kinst's tracing thread
+        ends, which calls this method."""
         for tid in list(self._held):
             with suppress(OSError):
                 ptrace_request(_DETACH, tid, 0, self._signals.get(tid, 0))
@@ -583,7 +583,7 @@ class AttachedProgram(TracedProgram):
 
     def _take_bases(self) -> None:
         """Set the gs base of each stopped thread to what it was before the trace. A thread that is
-        still in a trampoline counts with it, too."""
+        still in a trampoline counts by that base, too."""
         for tid in self._held:
             if tid in self._slots:
                 ptrace_request(_POKE_USER, tid, _GS_BASE, 0)

@@ -14,12 +14,13 @@ kernel's code reads it from its known address. So the load is the site of kinst'
 arguments are those of the first call of the loop, computed from the registers at the load.
 
 kinst must find every load. From the target of each jump it follows all paths, up to code that
-control can come to while the key is off. It knows each indirect call there as one of a list that it
-has seen loaded, or as another call: the function was not loaded from memory that itself was reached
-by a pointer from memory, or the first argument is not the word after it. If a call is neither, or
-if there is a computed jump, the tracepoint is refused: there may be a firing whose load was not
-recognised. A site that leads to no load and to no call of __traceiter_NAME() is no firing
-(`if (trace_NAME_enabled())`).
+control can come to while the key is off. It must recognise each indirect call there. The call may
+be that of a list whose load it has seen. Or it is no call of a list, because the called function
+was not loaded through a pointer that was itself loaded from memory, or because the first argument
+is not the word after that function. If kinst recognises a call as neither, or if there is a
+computed jump, the tracepoint is refused: there may be a firing whose load was not recognised. A
+site that leads to no load and to no call of __traceiter_NAME() is no firing (`if
+(trace_NAME_enabled())`).
 
 Tested by tests/systems/linux/test_tracepoints.py and tests/vm/counts/test_tracepoints.py.
 """
@@ -49,8 +50,8 @@ class FiringPlaces:
     """Where a tracepoint is fired.
 
     Attributes:
-        loads: by the address of each load of the list, the arguments of the first call of the
-            loop, without `data`, when the load is about to run.
+        loads: address of each load of the list -> how to find, when the load is about to run, the
+            arguments of the first call of the loop, without `data`.
         calls: whether __traceiter_NAME() is called.
     """
 
@@ -117,8 +118,8 @@ class TracepointFirings:
             branches: returns the target of a static key's site, by the site's address; None if
                 there is no site.
             tracepoints: addresses of the sites of tracepoints' keys.
-            fixups: by the address of an instruction of the kernel that may fault, where control
-                goes then. (Faults in modules are not known.)
+            fixups: address of an instruction of the kernel that may fault -> where control goes
+                after the fault. (Faults in modules are not known.)
             bugs: addresses of breakpoints at which a thread ends (BUG).
         """
         self._isa = isa
