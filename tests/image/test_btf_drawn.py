@@ -232,7 +232,7 @@ def test_what_has_no_header(size: int) -> None:
 
 @pytest.mark.parametrize("kind", [0, 20, 31])
 def test_kinds_that_there_are_not(kind: int) -> None:
-    with pytest.raises(KinstError, match=rf"hand: damaged \.BTF: type 2 is of kind {kind}"):
+    with pytest.raises(KinstError, match=rf"hand: damaged \.BTF: type 2 has unknown kind {kind}"):
         by_hand((0, NUMBER << 24, 4, 32), (0, kind << 24, 0), (0, NUMBER << 24, 4, 32))
 
 

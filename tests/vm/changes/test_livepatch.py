@@ -120,7 +120,7 @@ def test_before_and_while_planted(vm: AttachGuest, text: Callable[[], bytes]) ->
     assert shown(vm) == plain
     found, said = over(run)
     assert set(found.values()) == {READS} and len(found) == len(rows), found
-    assert "1 functions alone" in said and "livepatches" in said, said
+    assert "the 1 functions that kinst has planted" in said and "livepatches" in said, said
     assert shown(vm) == plain
     vm.run(f"echo 0 > {STATE}/enabled; {SETTLED}; sleep 1; rmmod patched")
     assert differences(text(), original) <= own and not troubles(vm)
