@@ -147,7 +147,10 @@ def count_expansion(span: Span, scope: Scope) -> None:
     """
     scope.expansions += 1
     if scope.expansions > MOST_EXPANSIONS:
-        message = f"the program uses inlines more than {MOST_EXPANSIONS} times, within inlines too"
+        message = (
+            f"the program uses inlines more than {MOST_EXPANSIONS} times, inlines within inlines"
+            " included"
+        )
         raise DError(message, span, "D_UNKNOWN")
 
 
