@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain
@@ -38,6 +38,8 @@ from kinst.views.call_tree import Call, CallTree, tree_text, with_inlined
 
 ROUNDS = 6  # most traces of the call; tracing ends earlier if no function is missing
 MOST_NAMED = 12  # most functions to name of those that were left out
+# Sizes of buffers for a call of many records, by options; they fit into the scratch of any guest.
+LARGER = {"bufsize": "16m", "aggsize": "1m"}
 ENTRY = 24  # bytes of a function's start in which its entry probe lies
 
 
@@ -88,9 +90,11 @@ class _Follower:
         self._machine, self._request, self._interrupts = machine, request, interrupts
         self._steps = steps
         self._rounds = 0
+        self._sizes: Mapping[str, str] = {}  # of buffers, by the names of their options
 
     def run(self, program: str, step: str, *, shown: bool) -> _Round:
-        """Run the command with a D program, and return the results.
+        """Run the command with a D program, and return the results. If records are lost, run it
+        again with larger buffers, unless the user has set their size.
 
         Args:
             program: D text.
@@ -100,6 +104,19 @@ class _Follower:
         Raises:
             KinstError: records were lost, or the program cannot be traced.
         """
+        made = self._run(program, step, shown=shown)
+        sized = any(name == "bufsize" for name, _ in self._request.settings)
+        if made is None and not (self._sizes or sized):
+            self._sizes = LARGER
+            made = self._run(program, step, shown=shown)
+        if made is None:
+            raise KinstError(
+                "the call has more records than fit into the buffer", "-b 16m enlarges it"
+            )
+        return made
+
+    def _run(self, program: str, step: str, *, shown: bool) -> _Round | None:
+        """Run the command once, as run() does; return None if records were lost."""
         self._rounds += 1
         self._steps.begin(f"round {self._rounds}, {step}: planning")
         records: list[Record] = []
@@ -112,14 +129,11 @@ class _Follower:
                 lost.append(event)
 
         request = self._request
-        trace = self._machine.trace(program, request.command, {"quiet": True, "only": "all"})
+        options: dict[str, str | bool] = {"quiet": True, "only": "all", **self._sizes}
+        trace = self._machine.trace(program, request.command, options)
         out = partial(write, sys.stderr) if shown else _nothing
         found, status = finished(trace, request, self._interrupts, out, see)
-        if lost:
-            raise KinstError(
-                "the call has more records than fit into the buffer", "-b 16m enlarges it"
-            )
-        return _Round(found, records, trace.left_out, status)
+        return None if lost else _Round(found, records, trace.left_out, status)
 
 
 def _nothing(text: str) -> None:

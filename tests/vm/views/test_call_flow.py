@@ -136,3 +136,16 @@ def test_a_call_with_arguments_results_and_times() -> None:
     assert re.fullmatch(r" +\d+ <- ksys_read = -?\d+ +[\d.]+ (ns|µs|ms)", rows[-1])
     assert any(" -> vfs_read(0x" in row for row in rows)
     assert "left out" in ran.stderr or "calls of" in ran.stderr
+
+
+@pytest.mark.full
+def test_a_call_that_faults_in_each_page_of_its_buffer() -> None:
+    """dd reads zeros into a new buffer of 1 MB: each of its pages is a page fault in the call."""
+    ran = subprocess.run(
+        [KINST, "flow", "ksys_read", "--if", 'execname == "dd" && arg2 == 1 << 20',
+         "-c", "dd if=/dev/zero of=/dev/null bs=1M count=1"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    faults = sum(name == "handle_mm_fault" for _, name in flow_tree(ran.stdout))
+    assert 255 <= faults <= 257, ran.stderr
+    assert re.search(r"<- ksys_read = 1048576 ", ran.stdout.splitlines()[-1])
