@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import kinst
+from kinst.api.trace import Trace
 from kinst.events import Batch, Closing, End, TracingOver
 
 TICKS = "tick-1ms { trace(1); @ = count(); }"
@@ -51,3 +54,20 @@ def test_stop_from_another_thread() -> None:
         assert events[-1] == End("interrupted", 0)
         assert trace.aggregations()["ends"][()] == 1
         assert not drains()
+
+
+@pytest.mark.parametrize(
+    ("reason", "over"),
+    [
+        ("command", True), ("panic", True), ("hang", True), ("gone", True),
+        ("exit", False), ("timeout", False), ("interrupted", False),
+    ],
+)  # fmt: skip
+def test_a_command_is_ended_only_where_it_can_still_run(reason: str, over: bool) -> None:
+    """A guest that panicked, hangs or is gone cannot end a command, nor one that has ended."""
+    ended: list[bool] = []
+    running: Any = SimpleNamespace(events=lambda *_: (event for event in [End(reason, 0)]))
+    plan: Any = SimpleNamespace(compiled=SimpleNamespace(options=SimpleNamespace(fail="")))
+    with Trace(running, plan, "sleep 1000", ended.append) as trace:
+        assert [event.reason for event in trace.events() if isinstance(event, End)] == [reason]
+    assert ended == [over]
