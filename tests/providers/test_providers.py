@@ -130,6 +130,20 @@ def test_timers(name: str, timer: Timer) -> None:
     assert match("profile", "", name) == [f"profile:::{name}"]
 
 
+@pytest.mark.parametrize(
+    ("units", "seconds"),
+    [
+        (("nsec", "ns"), 1e-9), (("usec", "us"), 1e-6), (("msec", "ms"), 1e-3), (("sec", "s"), 1),
+        (("min", "m"), 60), (("hour", "h"), 60 * 60), (("day", "d"), 24 * 60 * 60),
+    ],
+)  # fmt: skip
+def test_units_of_timers(units: tuple[str, str], seconds: float) -> None:
+    """Dynamic Tracing Guide, ch. 19, "tick-n probes": the suffixes and their meaning."""
+    number = 10**6  # of the shortest unit, too, this is a period that is allowed
+    for unit in units:
+        assert timer_of(f"tick-{number}{unit}") == Timer(round(number * seconds * 1e9), False)
+
+
 @pytest.mark.parametrize("name", ["tick-0", "tick-1parsec", "profile-10000hz", "tick-1ns"])
 def test_bad_timers(name: str) -> None:
     with pytest.raises(KinstError):

@@ -223,6 +223,16 @@ def test_files_of_the_running_kernel_are_where_packages_put_them(tmp_path: Path)
     assert found.folders == (modules,)
 
 
+def test_a_kernel_of_a_debuginfod_server_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = tmp_path / "fetched"
+    monkeypatch.setattr(host_kernel.debuginfod, "is_set", lambda: True)
+    monkeypatch.setattr(host_kernel.debuginfod, "find_debuginfo", lambda build_id, say: fetched)
+    found = host_kernel.files(tmp_path, "9.9")
+    assert host_kernel.vmlinux(found, lambda what, part: None) == fetched
+
+
 def held(text: str) -> tuple[command.StoppedCommand, list[bytes]]:
     output: list[bytes] = []
     return command.StoppedCommand(text, output.append), output
