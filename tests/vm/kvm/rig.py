@@ -1,0 +1,120 @@
+"""A guest that has a /dev/kvm and this machine's files, kept open for many checks.
+
+This host need have no KVM: the guest's emulated processor has SVM, AMD's virtualization.
+kvm_in_guest.py runs there, and makes the checks that it is asked for by files of a shared folder.
+Opening takes a minute, so experiments share a guest too:
+
+    python -m tests.vm.kvm.rig FOLDER                  open one, until FOLDER/end exists
+    python -m tests.vm.kvm.rig FOLDER CHECK ARGUMENT.. make a check in it, and print its result
+    python -m tests.vm.kvm.rig FOLDER shell COMMAND    the same for a command of the shell
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from kinst.kernels.fetch import prepared
+from tests import ROOT
+from tests.vm.command import Running
+from tools.kernel_headers import module_for
+from tools.live_guest import set_up
+
+# A processor with SVM on which a guest is fastest; "max" has more features, and takes longer.
+PROCESSOR = "EPYC,+svm,+npt"
+MODULE = Path(__file__).with_name("rig_module")
+PROGRAMS = ROOT / "tests/programs"
+SECONDS = 3600.0
+# Files of the shared folder.
+READY, END, LOG, PREPARE = "ready", "end", "log", "prepare-live"
+ASKED, ANSWERED = ".asked", ".answered"
+KEPT = ("KINST_TEST_KILLS", "KINST_TEST_SEED", "KINST_TRACEBACK")
+
+
+class Rig:
+    """An open guest."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start the guest, without waiting for it.
+
+        Args:
+            folder: an empty folder, which is shared with the guest.
+        """
+        self.folder = folder
+        kernel = prepared("amd64")
+        assert kernel is not None, "no kernel is there to test with: run `make setup`"
+        (module,) = module_for("amd64", kernel.release, MODULE, folder / "module")
+        reads = folder / "reads"
+        flags = ("-O2", "-static", "-o", str(reads))
+        subprocess.run(["gcc", *flags, str(PROGRAMS / "reads.c")], check=True)
+        (folder / PREPARE).write_text(set_up(kernel.release)[0])
+        environment = f"PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1 PATH={os.environ['PATH']}"
+        for name in KEPT:
+            environment += f" {name}={os.environ[name]}" if name in os.environ else ""
+        words = f"{sys.executable} -m tests.vm.kvm.kvm_in_guest '{module}' '{reads}' '{folder}'"
+        script = f"cd {ROOT}\nexport {environment}\nexec {words} >'{folder}/{LOG}' 2>&1\n"
+        (folder / "run").write_text(script)
+        self._kinst = Running(
+            "--root", "/", "--rw", str(folder), "--memory", "5g", "--module", "kvm_amd",
+            "--accel", "tcg", "--append", "mitigations=off",
+            "--qemu-arg", "-cpu", "--qemu-arg", PROCESSOR,
+            "-qn", "END { }", "-c", f"sh {folder}/run",
+        )  # fmt: skip
+
+    def wait_open(self) -> None:
+        """Wait until the guest takes checks."""
+        ready = self.folder / READY
+        self._kinst.until(lambda _: ready.exists())
+
+    def check(self, *words: str) -> Any:
+        """Make a check of kvm_in_guest.py, and return its result.
+
+        Args:
+            words: the check's name and its arguments.
+        """
+        answer = ask(self.folder, *words)
+        self._kinst.until(lambda _: answer.exists(), SECONDS)
+        result, seconds = json.loads(answer.read_text())
+        print(*words, result, f"{seconds} s, load {os.getloadavg()}", sep="\n")
+        assert not isinstance(result, str), f"{result}\n{(self.folder / LOG).read_text()}"
+        return result
+
+    def close(self) -> None:
+        (self.folder / END).touch()
+        print(self._kinst.result())
+
+
+def ask(folder: Path, *words: str) -> Path:
+    """Ask the guest of a folder for a check, and return the file that will have the answer."""
+    asked = folder / f"{time.time():.6f}-{uuid.uuid4().hex}{ASKED}"
+    partial = asked.with_suffix(".partial")
+    partial.write_text(json.dumps(words))
+    partial.rename(asked)
+    return asked.with_suffix(ANSWERED)
+
+
+def main() -> None:
+    folder, words = Path(sys.argv[1]).absolute(), sys.argv[2:]
+    if words:
+        answer = ask(folder, *words)
+        while not answer.exists():
+            time.sleep(0.1)
+        result, seconds = json.loads(answer.read_text())
+        print(result if isinstance(result, str) else json.dumps(result), f"{seconds} s", sep="\n")
+        return
+    folder.mkdir(parents=True)
+    rig = Rig(folder)
+    rig.wait_open()
+    while not (folder / END).exists():
+        time.sleep(0.5)
+    rig.close()
+
+
+if __name__ == "__main__":
+    main()
