@@ -7,6 +7,7 @@ Opening takes a minute, so experiments share a guest too:
     python -m tests.vm.kvm.rig FOLDER                  open one, until FOLDER/end exists
     python -m tests.vm.kvm.rig FOLDER CHECK ARGUMENT.. make a check in it, and print its result
     python -m tests.vm.kvm.rig FOLDER shell COMMAND    the same for a command of the shell
+    KINST_TEST_RIG=FOLDER pytest ...                   make the tests in it
 """
 
 from __future__ import annotations
@@ -37,8 +38,35 @@ ASKED, ANSWERED = ".asked", ".answered"
 KEPT = ("KINST_TEST_KILLS", "KINST_TEST_SEED", "KINST_TRACEBACK")
 
 
-class Rig:
-    """An open guest."""
+class OpenRig:
+    """A guest that is open."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use the guest of a shared folder, which another process has started."""
+        self.folder = folder
+
+    def check(self, *words: str) -> Any:
+        """Make a check of kvm_in_guest.py, and return its result.
+
+        Args:
+            words: the check's name and its arguments.
+        """
+        answer = ask(self.folder, *words)
+        self._wait_for(answer)
+        result, seconds = json.loads(answer.read_text())
+        print(*words, result, f"{seconds} s, load {os.getloadavg()}", sep="\n")
+        assert not isinstance(result, str), f"{result}\n{(self.folder / LOG).read_text()}"
+        return result
+
+    def _wait_for(self, file: Path) -> None:
+        end = time.monotonic() + SECONDS
+        while not file.exists():
+            assert time.monotonic() < end, f"no answer in {SECONDS:g} s"
+            time.sleep(0.1)
+
+
+class Rig(OpenRig):
+    """A guest that this process starts."""
 
     def __init__(self, folder: Path) -> None:
         """Start the guest, without waiting for it.
@@ -46,7 +74,7 @@ class Rig:
         Args:
             folder: an empty folder, which is shared with the guest.
         """
-        self.folder = folder
+        super().__init__(folder)
         kernel = prepared("amd64")
         assert kernel is not None, "no kernel is there to test with: run `make setup`"
         (module,) = module_for("amd64", kernel.release, MODULE, folder / "module")
@@ -69,21 +97,10 @@ class Rig:
 
     def wait_open(self) -> None:
         """Wait until the guest takes checks."""
-        ready = self.folder / READY
-        self._kinst.until(lambda _: ready.exists())
+        self._wait_for(self.folder / READY)
 
-    def check(self, *words: str) -> Any:
-        """Make a check of kvm_in_guest.py, and return its result.
-
-        Args:
-            words: the check's name and its arguments.
-        """
-        answer = ask(self.folder, *words)
-        self._kinst.until(lambda _: answer.exists(), SECONDS)
-        result, seconds = json.loads(answer.read_text())
-        print(*words, result, f"{seconds} s, load {os.getloadavg()}", sep="\n")
-        assert not isinstance(result, str), f"{result}\n{(self.folder / LOG).read_text()}"
-        return result
+    def _wait_for(self, file: Path) -> None:
+        self._kinst.until(lambda _: file.exists(), SECONDS)
 
     def close(self) -> None:
         (self.folder / END).touch()
@@ -102,11 +119,7 @@ def ask(folder: Path, *words: str) -> Path:
 def main() -> None:
     folder, words = Path(sys.argv[1]).absolute(), sys.argv[2:]
     if words:
-        answer = ask(folder, *words)
-        while not answer.exists():
-            time.sleep(0.1)
-        result, seconds = json.loads(answer.read_text())
-        print(result if isinstance(result, str) else json.dumps(result), f"{seconds} s", sep="\n")
+        OpenRig(folder).check(*words)
         return
     folder.mkdir(parents=True)
     rig = Rig(folder)

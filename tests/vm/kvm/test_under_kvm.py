@@ -7,13 +7,15 @@ target/i386/tcg: raise_interrupt2), so breakpoints that QEMU's stub writes into 
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.vm.kvm.rig import Rig
+from tests.vm.kvm.rig import OpenRig, Rig
 
 pytestmark = [
     pytest.mark.vm, pytest.mark.full,
@@ -21,11 +23,16 @@ pytestmark = [
 ]  # fmt: skip
 # Seconds for which a guest is asked to sleep, or a trace to run; how late its end may be.
 SLEEP, LATE = 5, 5
+# The folder of a guest that is open already, for experiments.
+OPEN = os.environ.get("KINST_TEST_RIG", "")
 LEAST_SITES = 40  # of vfs_read, that a read of /dev/zero executes: it has no loop
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenRig]:
+    if OPEN:
+        yield OpenRig(Path(OPEN))
+        return
     made = Rig(tmp_path_factory.mktemp("rig"))
     made.wait_open()
     yield made
@@ -62,9 +69,9 @@ def check_attached(found: dict[str, Any], cpus: int, pti: bool) -> None:
     assert not found["changed"]
 
 
-def test_counts_are_exact(rig: Rig) -> None:
+def test_counts_are_exact(rig: OpenRig) -> None:
     found = rig.check("boot")
-    assert "KVM: no guest has been started under KVM" in found["before"]
+    assert OPEN or "KVM: no guest has been started under KVM" in found["before"]
     assert "KVM: a guest has come up" in found["after"]
     assert not found["told"]
     check_counts(found["counts"])
@@ -78,14 +85,14 @@ def test_counts_are_exact(rig: Rig) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cpus", "pti"), [(2, False), (1, True), (2, True)])
-def test_attached_to_other_guests(rig: Rig, cpus: int, pti: bool) -> None:
+def test_attached_to_other_guests(rig: OpenRig, cpus: int, pti: bool) -> None:
     found = rig.check("attach", str(cpus), "pti=on" if pti else "")
     check_counts(found["counts"])
     check_attached(found, cpus, pti)
 
 
 @pytest.mark.slow
-def test_through_the_stub_alone(rig: Rig) -> None:
+def test_through_the_stub_alone(rig: OpenRig) -> None:
     """--gdb: kinst learns from the stub that the guest runs under KVM."""
     found = rig.check("stub")
     check_ways(found["counts"])
@@ -93,21 +100,21 @@ def test_through_the_stub_alone(rig: Rig) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_while_attached(rig: Rig) -> None:
+def test_killed_at_any_moment_while_attached(rig: OpenRig) -> None:
     found = rig.check("killed")
     assert found["moments"] and not found["wrong"], found
     check_ways(found["counts"])
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_with_a_guest_of_its_own(rig: Rig) -> None:
+def test_killed_at_any_moment_with_a_guest_of_its_own(rig: OpenRig) -> None:
     found = rig.check("killed boots")
     assert found["moments"], found
     check_ways(found["counts"])
 
 
 @pytest.mark.slow
-def test_timers_and_limits(rig: Rig) -> None:
+def test_timers_and_limits(rig: OpenRig) -> None:
     """Firings that came, with those that are told as missed, are those of the trace's time: an
     emulated processor is too slow for all of them."""
     found = rig.check("timers")
@@ -123,19 +130,19 @@ def test_timers_and_limits(rig: Rig) -> None:
 
 
 @pytest.mark.slow
-def test_folders_batches_and_four_cpus(rig: Rig) -> None:
+def test_folders_batches_and_four_cpus(rig: OpenRig) -> None:
     found = rig.check("folders")
     assert found["cpus"] == 4
     assert {count for _, count in found["rows"]} == {2000} and len(found["rows"]) > LEAST_SITES
 
 
 @pytest.mark.slow
-def test_two_guests_of_one_process(rig: Rig) -> None:
+def test_two_guests_of_one_process(rig: OpenRig) -> None:
     found = rig.check("two")
     assert set(found) == {"1", "2"}
     check_ways(found)
 
 
 @pytest.mark.slow
-def test_live_in_a_guest_under_kvm(rig: Rig) -> None:
+def test_live_in_a_guest_under_kvm(rig: OpenRig) -> None:
     check_ways(rig.check("live"))
