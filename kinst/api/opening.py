@@ -39,6 +39,7 @@ def boot(
     memory: int | str | None = None,
     accel: str = "",
     cold: bool = False,
+    trace_boot: bool = False,
     root: PathLike | None = None,
     writable: Iterable[PathLike] = (),
     start: bool = True,
@@ -63,6 +64,7 @@ def boot(
         memory: size of the guest's memory: bytes, or a text with a unit ("512m"); None for 1 GB.
         accel: "kvm" or "tcg"; "" for KVM if that works on this host, else TCG.
         cold: boot, even if there is a saved state of a guest with this configuration.
+        trace_boot: stop the guest at the first function of its kernel. A trace then begins there.
         root: folder of the host, such as /, that is the root of the guest's commands; they see its
             files, and their changes stay in the guest.
         writable: folders of the host that the guest's commands may change.
@@ -80,7 +82,8 @@ def boot(
         isa=isa, initrd=_path(initrd), append=append, debug=_path(debug),
         debug_folders=_paths(debug_folders), copies=_paths(copies), modules=tuple(modules),
         qemu_args=tuple(qemu_args), cpus=_read("cpus", cpus), memory=_read("memory", memory),
-        accel=_word("accel", accel), cold=cold, root=_path(root), writable=_paths(writable),
+        accel=_word("accel", accel), cold=cold, trace_boot=trace_boot,
+        root=_path(root), writable=_paths(writable),
         **_kernel(_path(kernel)),
     )  # fmt: skip
     return _opened(options, start, on_message, on_progress)

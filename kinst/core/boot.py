@@ -71,6 +71,65 @@ def never_final(
     return False
 
 
+class KernelFile(Protocol):
+    """The kernel's ELF file, as far as the search for the beginning of its boot needs it."""
+
+    def address(self, name: str) -> int | None:
+        """Return the linked address of a symbol; None if the file does not have it."""
+        ...
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return the file's bytes at a linked address."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Leap:
+    """The jump by which a booting kernel comes from physical addresses to its own address space.
+
+    Attributes:
+        code: the kernel's code that ends with the jump, as it is in the file and in RAM.
+        size: size of the jump in bytes.
+        register: the register, by the GDB stub's name, that holds the target of the jump.
+        target: linked address of the target.
+    """
+
+    code: bytes
+    size: int
+    register: str
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class BootSpan:
+    """The part of a kernel's boot that can be traced. All addresses are linked addresses.
+
+    Attributes:
+        text: start of the kernel's image.
+        first: the function that the first CPU enters when the kernel's page tables map its image,
+            and the CPU has a stack and a current thread. Tracing begins at its first instruction.
+        last: the function that starts the first program. Tracing ends there, unless a command
+            follows; 0 if the kernel lacks the symbol.
+        slides: every distance by which the kernel may have been moved in its address space (KASLR).
+        leap: the jump that tells the distance; None if there is none that can be found.
+        touched: ranges (virtual address, bytes). The kernel accesses none of them until its page
+            tables map its image, and one of them before `first`; () if there are none. Without
+            `leap` and `touched`, kinst tries all `slides`.
+    """
+
+    text: int
+    first: int
+    last: int
+    slides: Sequence[int]
+    leap: Leap | None = None
+    touched: Sequence[tuple[int, int]] = ()
+
+
+def no_span(_file: KernelFile) -> BootSpan | None:
+    """Return None, as Boot.span of a system whose boot kinst cannot trace."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Boot:
     """Settings with which a system's kernel is started in QEMU: image, command line, initial RAM
@@ -87,6 +146,8 @@ class Boot:
     signs: ConsoleSigns
     files: GuestFiles
     text_is_final: TextCheck = never_final
+    # (the kernel's file) -> the part of its boot that can be traced; None if it is not known.
+    span: Callable[[KernelFile], BootSpan | None] = no_span
 
     def command_line(self, end: int, size: int, append: str, *, own: bool) -> str:
         """Return the kernel's whole command line.

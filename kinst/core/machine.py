@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from kinst.core.boot import Boot
+from kinst.core.boot import Boot, BootSpan
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.options import NO_OPTIONS, MachineOptions
@@ -77,7 +77,13 @@ class CommandEnded:
     status: int
 
 
-MachineEvent = Stopped | Gone | CommandEnded
+@dataclass(frozen=True, slots=True)
+class BootEnded:
+    """Event: a kernel whose boot is traced, without a command, is about to start its first
+    program."""
+
+
+MachineEvent = Stopped | Gone | CommandEnded | BootEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +133,14 @@ class Bearings:
             the kernel.
         counter_bases: for a user program, the per-CPU base register's value that the machine gives
             to each thread; () for a kernel.
+        booting: whether the kernel is at the beginning of its boot, so that its clock, its per-CPU
+            data and most of its tables do not exist yet.
     """
 
     text: int | None = None
     places: tuple[int, ...] = ()
     counter_bases: tuple[int, ...] = ()
+    booting: bool = False
 
 
 class Terminal(Protocol):
@@ -207,6 +216,7 @@ class MachineConfig:
         append: the user's part of the kernel's command line.
         boot: how the system is booted; None if no system is known.
         virtual_layout: where the system maps its kernel; None if no system is known.
+        span: the part of the kernel's boot to trace; None if its boot is not traced, or not known.
         runs_command: whether a command will be run on the machine.
         read_only: whether the caller only reads memory, and runs and writes nothing, so that a
             saved state is enough.
@@ -226,6 +236,7 @@ class MachineConfig:
     append: str = ""
     boot: Boot | None = None
     virtual_layout: VirtualLayout | None = None
+    span: BootSpan | None = None
     runs_command: bool = False
     read_only: bool = False
     scratch: int = 0
@@ -365,6 +376,11 @@ class Stopping(Protocol):
             timeout: seconds after which None is returned.
         """
         time.sleep(timeout)
+        return None
+
+    def run_time(self) -> int | None:
+        """Return for how many ns the machine has run since bring_up(), apart from the times
+        at which it was stopped. None for a machine whose kernel has a clock."""
         return None
 
     def registers(self, cpu: int) -> Mapping[str, int]:

@@ -48,6 +48,8 @@ class MachineOptions:
     accel: str = ""
     # Boot, even if a saved state of such a guest exists.
     cold: bool = False
+    # Trace from the first function of the kernel's boot on, instead of from the end of its boot.
+    trace_boot: bool = False
     # The user's additional arguments for QEMU.
     qemu_args: tuple[str, ...] = ()
     # Files to copy to the guest's /bin.

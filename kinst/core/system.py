@@ -344,7 +344,10 @@ class Facts:
     # or 0.
     fault_hook: int = 0
     # The per-CPU base register's value on each CPU, in CPU order.
-    per_cpu_bases: tuple[int, ...] = ()
+    per_cpu_bases: Sequence[int] = ()
+    # Address of the thread that a CPU runs as long as the kernel's per-CPU data name no thread; 0
+    # if they always do.
+    first_thread: int = 0
     clock: Clock | None = None
     # How code finds the per-CPU data and the current thread, from which the chains of `builtins`
     # start; None if it cannot.

@@ -35,6 +35,7 @@ from kinst.session.values import EnabledSite, HostSide, StartedMachine, StoppedC
 from kinst.wire import native
 
 EXECNAME_SIZE = 32
+WORD = 8  # bytes of a pointer
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,17 @@ class HostClock:
     def now(self) -> int:
         """Return the time in ns, on the scale of D's timestamp."""
         return (self._stopped_at or time.monotonic_ns()) + self._ahead
+
+
+class MachineClock(HostClock):
+    """Clock of host-run clauses for a kernel without a clock: how long its machine has run."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(None)
+        self._target = target
+
+    def now(self) -> int:
+        return self._target.run_time() or 0
 
 
 def own_texts() -> tuple[NDArray[np.uint8], ...]:
@@ -293,8 +305,10 @@ class StoppedRunner(HostRunner):
 
     def __init__(self, machine: StartedMachine, plan: TracePlan) -> None:
         system, program = machine.system, plan.compiled.program
-        clock = None if machine.never_stands else system.clock()
-        super().__init__(machine.isa, plan, HostClock(clock))
+        clock = HostClock(None if machine.never_stands else system.clock())
+        if machine.target.run_time() is not None:
+            clock = MachineClock(machine.target)
+        super().__init__(machine.isa, plan, clock)
         self._target, self._facts, self._system = machine.target, machine.facts, system
         self._rules, self._stopped = plan.rules, plan.host_side.stopped
         self._uses = cache(partial(uses, program))
@@ -413,8 +427,10 @@ def read_access(target: Target, facts: Facts, cpu: int, access: Access) -> int |
         pointer = access.address
     else:
         where = facts.per_cpu_bases[cpu] + access.per_cpu
-        size = 8 if access.offsets else access.size
+        size = WORD if access.offsets else access.size
         pointer = int.from_bytes(target.read(where & MASK, size), "little")
+        if not pointer and size == WORD:
+            pointer = facts.first_thread
         if not access.offsets:
             return pointer
     for offset in access.offsets[:-1]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from kinst.core.boot import BootSpan
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.machine import EarlyStart, KernelMemory, Target, Terminal
@@ -52,6 +53,7 @@ def start(
     config = replace(
         machine_config(request, isa, files.found, scratch, files.system.boot(isa)),
         virtual_layout=files.system.virtual_layout(isa),
+        span=_span(request, isa, files),
         image=str(files.found.debug),
         early_start=early_start,
         terminal=terminal,
@@ -73,6 +75,14 @@ def start(
     except BaseException:
         target.close()
         raise
+
+
+def _span(request: Request, isa: Isa, files: KernelFiles) -> BootSpan | None:
+    """Return the part of the kernel's boot that the request traces; None if it traces none, or if
+    kinst does not know where the boot begins.
+    """
+    boot = files.system.boot(isa) if request.machine.trace_boot else None
+    return None if boot is None else boot.span(files.image.elf)
 
 
 def _programs_of(request: Request, files: Files) -> dict[str, Path]:

@@ -16,7 +16,7 @@ from kinst.consumer.messages import missed_firings
 from kinst.core.dataclass import dataclass
 from kinst.core.endings import HANG, status_when_gone
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.machine import CommandEnded, Gone, MachineEvent, Stopped
+from kinst.core.machine import BootEnded, CommandEnded, Gone, MachineEvent, Stopped
 from kinst.events import Aggregation, End, Event, Lost, Message, Output, TracingOver
 from kinst.session.records import TraceRecords
 from kinst.session.report import MANY_PROBES, Report
@@ -412,6 +412,8 @@ class RunningTrace:
                     return OVERLOAD
             if isinstance(event, CommandEnded):
                 return "command"
+            if isinstance(event, BootEnded):
+                return "boot"
             if isinstance(event, Gone):
                 self._ending.gone = event
                 return "gone"
@@ -483,7 +485,7 @@ class RunningTrace:
             event = self._tracee.wait(0.0)
             if event is not None:
                 self._seen.append(event)
-        return bool(self._seen) and isinstance(self._seen[0], CommandEnded)
+        return bool(self._seen) and isinstance(self._seen[0], CommandEnded | BootEnded)
 
     def _restore(self) -> TargetError | None:
         """Restore the kernel's text, unless that has been tried.  Returns the error, None for

@@ -10,6 +10,7 @@ import json
 import socket
 import struct
 import time
+from collections.abc import Callable
 from typing import Any, Self
 
 from kinst.core.errors import TargetError
@@ -77,6 +78,8 @@ class Qmp:
         self._silence = silence
         self._input = b""
         self._agreed = False
+        # Called with each event of QEMU that is read.
+        self.on_event: Callable[[dict[str, Any]], None] = lambda event: None
 
     def __enter__(self) -> Self:
         return self
@@ -99,7 +102,7 @@ class Qmp:
         self.execute("qmp_capabilities")
 
     def execute(self, command: str, arguments: object = None, descriptor: int = -1) -> Any:
-        """Execute a QMP command and return its result. Events that arrive meanwhile are ignored.
+        """Execute a QMP command and return its result. Events that arrive meanwhile go to on_event.
 
         Args:
             command: the command's name.
@@ -127,6 +130,7 @@ class Qmp:
                 raise TargetError(f"QEMU refuses {command}: {' '.join(str(why).split())}")
             if "return" in answer:
                 return answer["return"]
+            self.on_event(answer)
 
     def _line(self, deadline: float) -> dict[str, Any]:
         """Return the QMP monitor's next line, parsed; {} if it is not a JSON object. Raises

@@ -101,6 +101,7 @@ class Debugger:
         self._threads = list(seen.threads)
         self._file = RegisterFile(rsp, seen.registers)
         self._wanted: set[int] = set()
+        self._watched: Sequence[tuple[int, int]] = ()
         self._inserted: set[int] = set()
         self._registers: dict[int, Registers] = {}
         self.running = False
@@ -219,6 +220,19 @@ class Debugger:
         self._inserted.difference_update(there)
         self._rsp.ask_ok(self._removals(there), "remove a breakpoint")
 
+    def watch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Let the machine stop after any access to one of these ranges (virtual address, bytes)."""
+        self._need_stopped("memory can be watched")
+        self._watched = ranges
+        self._rsp.ask_ok([f"Z4,{at:x},{size:x}".encode() for at, size in ranges], "watch memory")
+
+    def unwatch(self) -> None:
+        """Stop no more at accesses to the ranges that watch() was given."""
+        self._need_stopped("memory can be watched no more")
+        requests = [f"z4,{at:x},{size:x}".encode() for at, size in self._watched]
+        self._watched = ()
+        self._rsp.ask_ok(requests, "watch memory no more")
+
     def remove_breakpoint(self, address: int) -> None:
         self._need_stopped("a breakpoint can be removed")
         self._wanted.discard(address)
@@ -317,7 +331,7 @@ class Debugger:
         self.running = False
         cpu = self._threads.index(reply.thread) if reply.thread in self._threads else 0
         pc = self._seen(cpu).must(self._pc)
-        if reply.signal == _SIGTRAP and pc not in self._wanted:
+        if reply.signal == _SIGTRAP and pc not in self._wanted and not self._watched:
             self.resume()
             return None
         return Stopped(cpu, pc)

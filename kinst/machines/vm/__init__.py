@@ -74,6 +74,10 @@ class BootedKind(MachineKind):
             " this host", "accel", words=(KVM, TCG),
         ),
         Option("--cold", "", "boot the guest, even if a saved state of one like it exists", "cold"),
+        Option(
+            "--boot", "", "trace the guest's boot, from the kernel's first function on; it ends"
+            " where the first program starts or, with -c, with the command", "trace_boot",
+        ),
         Option("--qemu-arg", "ARG", "one more argument for QEMU", "qemu_args", repeats=True),
         Option("--copy", "FILE", "put FILE into the guest's /bin", "copies", repeats=True),
         Option(
@@ -116,6 +120,15 @@ class BootedKind(MachineKind):
         Rule(
             ("accel",), "{given} and -accel in {qemu_args} both say what runs the guest",
             "leave out one of them", when=lambda options: says_accelerator(options.qemu_args),
+        ),
+        Rule(
+            ("trace_boot",), "{given} stops the guest at each hit, which works under TCG alone",
+            "leave out {beside}", ("accel",), when=lambda options: options.accel != TCG,
+        ),
+        Rule(
+            ("trace_boot",), "{given} stops the guest at each hit, which works under TCG alone",
+            "leave out -accel in {qemu_args}", ("qemu_args",),
+            when=lambda options: says_accelerator(options.qemu_args),
         ),
     )  # fmt: skip
 

@@ -93,7 +93,7 @@ class Guest(Target):
         if self._rsp is not None:
             return
         with self._watched():
-            self._rsp = Rsp(self.qemu.gdb, running=True)
+            self._rsp = Rsp(self.qemu.gdb, running=not self._config.halted)
             registers = self._board.HARDWARE_BREAKPOINTS if self._config.accel == KVM else 0
             self._debugger = Debugger(self._rsp, self.isa, hardware_breakpoints=registers)
             self.cpus = self._debugger.cpus

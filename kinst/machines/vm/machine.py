@@ -18,7 +18,7 @@ from kinst.machines.stub.cpus import double_hits_told
 from kinst.machines.stub.jump_cache import JUMP_CACHE
 from kinst.machines.vm import ABILITIES
 from kinst.machines.vm.accelerators import KVM, TCG
-from kinst.machines.vm.files import in_surroundings
+from kinst.machines.vm.files import Share, in_surroundings
 from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
 from kinst.machines.vm.kvm import Accelerator
 from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error, prepare_line
@@ -478,11 +478,7 @@ class Vm(Guest):
 
         The machine runs meanwhile; afterwards it runs or is stopped as before.
         """
-        around = self._config.surroundings
-        text = in_surroundings(command, around) if around else command
-        if len(text.encode("utf-8", "surrogateescape")) > _COMMAND_LIMIT:
-            subject = "the command and its environment are" if around else "the command is"
-            raise TargetError(f"{subject} too long for the guest", "put it into a file")
+        text = self._command_text(command)
         was_stopped = not self._stub.running
         pid = ""
 
@@ -493,7 +489,7 @@ class Vm(Guest):
 
         self.resume()
         self._mount_shares()
-        size = "{} {}".format(*self._terminal.size()) if self._terminal is not None else ""
+        size = self._terminal_size
         limit = _SYSTEM_SECONDS if self._config.beside else _PREPARE_TIMEOUT
         prepared, self._prepares = self._prepares, ""
         if prepared and (prepared != text or size):
@@ -508,6 +504,20 @@ class Vm(Guest):
         own, _, passer = pid.partition(" ")
         self._command_pids = int(own), int(passer or 0)
         return int(own)
+
+    def _command_text(self, command: str) -> str:
+        """Return a command as the guest's shell gets it.  Raises TargetError if it is too long."""
+        around = self._config.surroundings
+        text = in_surroundings(command, around) if around else command
+        if len(text.encode("utf-8", "surrogateescape")) > _COMMAND_LIMIT:
+            subject = "the command and its environment are" if around else "the command is"
+            raise TargetError(f"{subject} too long for the guest", "put it into a file")
+        return text
+
+    @property
+    def _terminal_size(self) -> str:
+        """Rows and columns of the commands' terminal, "" without one."""
+        return "{} {}".format(*self._terminal.size()) if self._terminal is not None else ""
 
     @property
     def helpers(self) -> GuestHelpers | None:
@@ -528,8 +538,7 @@ class Vm(Guest):
             return
         self.qemu.plug_shares()
         for share in sorted(self._config.shares, key=lambda share: share.writable):
-            where = f"{share.tag} {share.at.encode().hex()}".strip()
-            self.qemu.send_control(f"mount {where}")
+            self._mount(share)
             try:
                 self.qemu.wait_for(self._says_mounted, _PREPARE_TIMEOUT, f"mounted {share.folder}")
             except TargetError as error:
@@ -538,6 +547,11 @@ class Vm(Guest):
                 )
                 raise TargetError(f"{share.folder} is not in the guest: {error}", needs) from error
         self._shares_mounted = True
+
+    def _mount(self, share: Share) -> None:
+        """Ask kinst's init to mount a folder of the host; the init answers `mounted`."""
+        where = f"{share.tag} {share.at.encode().hex()}".strip()
+        self.qemu.send_control(f"mount {where}")
 
     def _says_mounted(self) -> bool:
         return self.qemu.control_line("mounted") is not None

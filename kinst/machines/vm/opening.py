@@ -17,6 +17,7 @@ from kinst.core.boot import Boot
 from kinst.core.errors import TargetError
 from kinst.core.machine import MachineConfig, Target
 from kinst.core.options import MachineOptions
+from kinst.machines.vm.accelerators import TCG
 from kinst.machines.vm.cpus import cpus_of
 from kinst.machines.vm.files import shares, surroundings
 from kinst.machines.vm.kvm import DEVICE, Accelerator, choose
@@ -60,6 +61,11 @@ def open_guest(
             f"{config.image}: not the vmlinux of a system that kinst can boot",
             "start the machine yourself, with -gdb, and use --gdb",
         )
+    if config.options.trace_boot and config.span is None:
+        raise TargetError(
+            f"{config.image}: it lacks the symbols that tell where its boot begins",
+            "trace it after its boot, without --boot",
+        )
     accelerator = _accelerator(config, device)
     wanted = _wanted(config, config.kernel, config.boot, accelerator.name)
     warm = warm_start(wanted, config.isa.board) if config.read_only else None
@@ -72,6 +78,11 @@ def open_guest(
     early = config.early_start.take(wanted) if config.early_start else None
     if config.terminal is not None:
         on_output = config.terminal.show
+    if config.span is not None:
+        booting: Target = import_module("kinst.machines.vm.booting").BootingVm(
+            config.isa, wanted, config.virtual_layout, config.span, on_output, config.terminal
+        )
+        return booting
     guest: Target = import_module("kinst.machines.vm.machine").Vm(
         config.isa, wanted, config.virtual_layout, on_output, early, config.terminal, accelerator
     )
@@ -84,6 +95,8 @@ def describe_host(isa: Isa, options: MachineOptions, cache: Path) -> str:
 
 
 def _accelerator(config: MachineConfig, device: Path) -> Accelerator:
+    if config.options.trace_boot:
+        return Accelerator(TCG, "its boot is traced")
     return choose(config.isa, config.options, config.kernel, config.cache, device)
 
 
@@ -110,6 +123,7 @@ def _wanted(config: MachineConfig, kernel: Path, boot: Boot, accel: str) -> VmCo
         shares=shares(root, writable),
         surroundings=surroundings(root) if root else None,
         beside=bool(options.initrd),
-        states=None if options.cold or options.initrd else config.cache,
+        states=None if options.cold or options.initrd or options.trace_boot else config.cache,
         accel=accel,
+        halted=options.trace_boot,
     )

@@ -13,6 +13,7 @@ Tested by tests/machines/vm/test_machine.py.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,6 +63,7 @@ class VmConfig:
             commands.
         beside: whether kinst's init runs beside the user's own init instead of as process 1.
         states: folder of saved states; None to save none.
+        halted: whether QEMU waits, before the first instruction, until a debugger lets it run.
     """
 
     kernel: Path
@@ -78,6 +80,7 @@ class VmConfig:
     surroundings: Surroundings | None = None
     beside: bool = False
     states: Path | None = None
+    halted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +275,7 @@ class Qemu:
             argv += ["-incoming", "defer"]
         else:
             argv += _boot(config, self._board)
+            argv += ["-S"] if config.halted else []
             if isinstance(config.initrd, bytes):
                 self._archive = SharedMemory("initrd", len(config.initrd))
                 self._archive.view[:] = config.initrd
@@ -329,6 +333,19 @@ class Qemu:
         Code that has been executed must not be written here: QEMU would keep its old translation.
         """
         self.view_physical(address, len(data))[:] = data
+
+    def search(self, code: bytes) -> list[int]:
+        """Return the physical addresses at which these bytes are in the guest's RAM, ascending.
+
+        RAM that was never written is left out.
+        """
+        return [
+            start + low + match.start() - offset
+            for low, size in self.memory.extents()
+            for start, offset, length in self._map
+            if offset <= low < offset + length
+            for match in re.finditer(re.escape(code), self.memory.view[low : low + size])
+        ]
 
     def own_memory(self) -> Iterator[memoryview]:
         """Yield the parts of the guest's own RAM that were ever written, in whole pages.

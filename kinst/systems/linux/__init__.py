@@ -106,8 +106,9 @@ class _Linux:
         arch, hooks = _facts_of(target.isa.name), target.abilities.writes_code
         notified = target.planter is not None
         system: System = _module("system").attach(
-            target, image, bearings.text, arch, target.isa, hook_bugs=hooks, notified=notified
-        )
+            target, image, bearings.text, arch, target.isa, hook_bugs=hooks, notified=notified,
+            booting=target.cpus if bearings.booting else 0,
+        )  # fmt: skip
         return system
 
 

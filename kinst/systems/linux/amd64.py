@@ -14,6 +14,11 @@ from kinst.systems.linux.ptregs import SavedRegisters
 # (Documentation/arch/x86/x86_64/mm.rst).
 _IMAGE = (0xFFFF_FFFF_8000_0000, 0xFFFF_FFFF_C000_0000)
 
+# Where the direct mapping of all memory begins, with page tables of 4 and 5 levels, since Linux
+# 4.20, and bytes of its beginning.
+_DIRECT = (0xFFFF_8880_0000_0000, 0xFF11_0000_0000_0000)
+_DIRECT_SIZE = 1 << 40
+
 _MEMBERS = (
     ("R_R15", "r15"), ("R_R14", "r14"), ("R_R13", "r13"), ("R_R12", "r12"), ("R_RBP", "bp"),
     ("R_RBX", "bx"), ("R_R11", "r11"), ("R_R10", "r10"), ("R_R9", "r9"), ("R_R8", "r8"),
@@ -102,5 +107,10 @@ LINUX = IsaFacts(
         # ("IO-APIC + timer doesn't work!", seen once).
         parameters="tsc=reliable no_timer_check",
         text_is_final=text_is_protected,
+        # KASLR chooses among 500 addresses, and with so many breakpoints the decompressor takes a
+        # minute.  But the first data that x86_64_start_kernel() reads by the direct mapping of all
+        # memory are the boot parameters (arch/x86/kernel/head64.c, copy_bootdata()), and that
+        # mapping is randomised later, in setup_arch().
+        touched=tuple((base, _DIRECT_SIZE) for base in _DIRECT),
     ),
 )  # fmt: skip

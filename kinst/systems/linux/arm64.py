@@ -88,5 +88,7 @@ LINUX = IsaFacts(
         # address from which branches reach both.
         modules="nokaslr",
         text_is_final=boot_code_is_freed,
+        # arch/arm64/kernel/head.S: `br x8`.
+        leap=("__primary_switch", bytes.fromhex("00011fd6"), "x8", "__primary_switched"),
     ),
 )  # fmt: skip

@@ -10,7 +10,9 @@ Tested by tests/systems/linux/test_clock.py.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import overload
 
 from kinst.core.errors import KinstError
 from kinst.core.system import Access, Clock, Facts, UserMemory
@@ -265,19 +267,44 @@ def user_memory(kernel: LinuxMemory, btf: Btf, thread: Access) -> UserMemory | N
     )
 
 
-def gather(kernel: LinuxMemory, btf: Btf, names: IsaFacts) -> Facts:
+class BootingBases(Sequence[int]):
+    """Values of the per-CPU base register of a kernel that boots, read anew at each use.
+
+    Until the kernel has set up its per-CPU data, all CPUs have the value with which the per-CPU
+    variables in the kernel's image are reached.
+    """
+
+    def __init__(self, kernel: LinuxMemory, cpus: int) -> None:
+        self._kernel, self._cpus = kernel, cpus
+
+    def __len__(self) -> int:
+        return self._cpus
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, at: int | slice) -> int | tuple[int, ...]:
+        return per_cpu_bases(self._kernel, self._cpus)[at]
+
+
+def gather(kernel: LinuxMemory, btf: Btf, names: IsaFacts, booting: int = 0) -> Facts:
     """Return all facts about a running kernel whose slide has been verified.
+
+    Args:
+        booting: number of CPUs of a machine whose kernel is at the beginning of its boot; 0 for a
+            kernel that is up.
 
     Raises KinstError, which names the type or symbol that is missing.
     """
-    cpus = possible_cpus(kernel)
-    bases = per_cpu_bases(kernel, cpus)
+    cpus = booting or possible_cpus(kernel)
+    bases = BootingBases(kernel, cpus) if booting else per_cpu_bases(kernel, cpus)
 
     def optional(symbol: str) -> int:
         return kernel.symbol(symbol) if kernel.has(symbol) else 0
 
     variables = builtins(kernel, btf)
-    ticks = clock(kernel, btf, names, bases[0])
+    ticks = None if booting else clock(kernel, btf, names, bases[0])
     return Facts(
         os="Linux",
         release=release(kernel),
@@ -292,6 +319,7 @@ def gather(kernel: LinuxMemory, btf: Btf, names: IsaFacts) -> Facts:
         tracer="ftrace",
         per_cpu=names.per_cpu,
         per_cpu_bases=bases,
+        first_thread=optional("init_task") if booting else 0,
         # Not report_bug(), which first reads the instruction at the address that it gets.
         bug_hook=optional("find_bug"),
         clock=ticks,

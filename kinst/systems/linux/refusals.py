@@ -40,6 +40,7 @@ JUMP_LABEL = "the kernel rewrites it: a jump label (static key)"
 STATIC_CALL = "the kernel rewrites it: a static call"
 BUG = "it is a BUG or WARN trap, which the kernel knows by its address"
 CHANGED = "its live bytes are not the file's: something else has patched it"
+NOT_FINAL = "boot replaces the code around it (alternatives), and may leave no instruction here"
 FIXUP = "it may fault on purpose, and the kernel's fault lookup cannot be hooked"
 
 
@@ -47,13 +48,18 @@ class KernelRules:
     """Rules for planting in the code of one running kernel, except the code of its modules."""
 
     def __init__(self, kernel: LinuxMemory, tables: KernelTables, table: FunctionTable,
-                 ftrace: Ftrace, names: IsaFacts, *, notified: bool = False) -> None:  # fmt: skip
+                 ftrace: Ftrace, names: IsaFacts, *, notified: bool = False,
+                 booting: bool = False) -> None:  # fmt: skip
         """Store the sources of the rules.
 
         Args:
             notified: whether breakpoints reach kinst by a die notifier instead of a hook. If so,
                 some functions are refused that a hook would allow.
+            booting: whether the kernel is at the beginning of its boot, and probes are breakpoints
+                that are not written into its code. Then init code may be planted, and code that the
+                kernel rewrites, if an instruction remains at its address.
         """
+        self._booting = booting
         self._notified = notified
         self._kernel = kernel
         self._tables = tables
@@ -67,7 +73,7 @@ class KernelRules:
         return [
             (r.start + slide & MASK, r.end + slide & MASK, REGION_REASONS[r.name])
             for r in self._tables.regions
-            if r.name in REGION_REASONS
+            if r.name in REGION_REASONS and not (self._booting and r.name == "init")
         ]
 
     @cached_property
@@ -182,7 +188,12 @@ class KernelRules:
             return reasons
         address = np.array([a for a, _ in sites], dtype=np.uint64)
         size = np.array([s for _, s in sites], dtype=np.uint64)
-        for reason, where in self._rewritten:
+        if self._booting:
+            one = np.ones(len(address), dtype=np.uint64)
+            for where in self._final:
+                inside = spans(where.start + np.uint64(1), where.size - np.uint64(1))
+                self._mark(reasons, inside.overlaps(address, one), NOT_FINAL)
+        for reason, where in () if self._booting else self._rewritten:
             self._mark(reasons, where.overlaps(address, size), reason)
         if not bug_hook:
             self._mark(reasons, self._bugs.overlaps(address, size), BUG)

@@ -79,12 +79,15 @@ class Linux:
         isa: Isa,
         *,
         notified: bool = False,
+        booting: bool = False,
     ) -> None:
         """Describe a running kernel whose file, slide and facts are known.
 
         Args:
             notified: whether breakpoints reach kinst by a die notifier instead of a hook.
+            booting: whether the kernel is at the beginning of its boot.
         """
+        self._booting = booting
         self.facts = facts
         self._btf = btf
         self._arch = arch
@@ -95,8 +98,9 @@ class Linux:
         self._variables = VariableTable(kernel.elf, kernel.slide)
         self.ftrace = Ftrace(kernel, btf, arch.call_sites)
         self._refusals = KernelRules(
-            kernel, self._tables, self.table, self.ftrace, arch, notified=notified
-        )
+            kernel, self._tables, self.table, self.ftrace, arch, notified=notified,
+            booting=booting,
+        )  # fmt: skip
         self._modules = LinuxModules(
             kernel, btf, arch, self._tables.bug_size, self._tables.exception_size
         )
@@ -133,6 +137,8 @@ class Linux:
         return self._kernel.read(address, size)
 
     def clock(self) -> Clock | None:
+        if self._booting:
+            return None
         return clock(self._kernel, self._btf, self._arch, self.facts.per_cpu_bases[0])
 
     def online_cpus(self) -> Sequence[int]:
@@ -475,6 +481,7 @@ def attach(
     cache: Path | None = None,
     hook_bugs: bool = False,
     notified: bool = False,
+    booting: int = 0,
 ) -> Linux:
     """Examine a running Linux kernel, and return a System for it.
 
@@ -488,6 +495,8 @@ def attach(
         hook_bugs: whether the caller will hook facts.bug_hook, so that BUG and WARN traps may be
             planted; otherwise they are refused.
         notified: whether breakpoints reach kinst by a die notifier, so that nothing is hooked.
+        booting: number of CPUs of a machine whose kernel is at the beginning of its boot; 0 for a
+            kernel that is up.
 
     Raises KinstError if the file is another kernel's, or has no symbols or no BTF; TargetError if
     the kernel has panicked.
@@ -504,9 +513,9 @@ def attach(
             f"{elf.path}: no .BTF section: kinst cannot tell where task_struct's members lie",
             "it needs a kernel built with CONFIG_DEBUG_INFO_BTF",
         )
-    facts = gather(kernel, btf, arch)
+    facts = gather(kernel, btf, arch, booting)
     if not hook_bugs:
         facts = replace(facts, bug_hook=0)
     if notified:
         facts = replace(facts, fault_hook=0)
-    return Linux(kernel, btf, facts, arch, image, isa, notified=notified)
+    return Linux(kernel, btf, facts, arch, image, isa, notified=notified, booting=bool(booting))

@@ -7,13 +7,24 @@ Tested by tests/machines/vm/test_console.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-from kinst.core.boot import Boot, ConsoleSigns, TextCheck, never_final
+from kinst.core.boot import (
+    Boot,
+    BootSpan,
+    ConsoleSigns,
+    KernelFile,
+    Leap,
+    TextCheck,
+    never_final,
+)
 from kinst.core.errors import TargetError
-from kinst.core.page_tables import Paging, Read
+from kinst.core.page_tables import LEAF_SIZE, Paging, Read
 from kinst.systems.linux.guest.initramfs import Initramfs
 
+_MOVED_WITHIN = 1 << 30
+_LEAP_WITHIN = 256  # bytes of the function that jumps to the kernel's own address space
 _BOOT_CODE_WITHIN = 64 << 20  # init code is no further from the start of the text
 
 SIGNS = ConsoleSigns(
@@ -44,6 +55,8 @@ def boot(
     parameters: str = "",
     modules: str = "",
     text_is_final: TextCheck = never_final,
+    leap: tuple[str, bytes, str, str] | None = None,
+    touched: Sequence[tuple[int, int]] = (),
 ) -> Boot:
     """Return how QEMU boots Linux on one ISA.
 
@@ -55,6 +68,11 @@ def boot(
         parameters: more kernel parameters for guests with kinst's own initrd.
         modules: more kernel parameters for guests that load modules.
         text_is_final: tells by page tables whether the kernel is about to start init.
+        leap: how boot code jumps to the kernel's own address space, if KASLR chooses from more
+            addresses than can be tried: (function, bytes of the jump, register, symbol of the
+            target).
+        touched: ranges (virtual address, bytes) of which boot code first accesses one when the page
+            tables map the kernel's image.
     """
     # Without the self-tests of ciphers, the kernel boots in four fifths of the time under TCG.  A
     # guest with the user's initrd boots with its usual parameters.  Init gets parameters that the
@@ -69,7 +87,40 @@ def boot(
         SIGNS,
         Initramfs(),
         text_is_final,
+        partial(span_of, leap=leap, touched=touched),
     )
+
+
+def span_of(
+    file: KernelFile,
+    leap: tuple[str, bytes, str, str] | None = None,
+    touched: Sequence[tuple[int, int]] = (),
+) -> BootSpan | None:
+    """Return the part of Linux's boot that can be traced: from start_kernel() to the start of init.
+
+    None if the file lacks a symbol or code that is needed.
+
+    Sources: init/main.c. On riscv64, KASLR moves the image by a multiple of 2 MB within a gigabyte
+    (arch/riscv/mm/init.c, setup_vm()).
+
+    Args:
+        file: the kernel's vmlinux.
+        leap: as for boot().
+        touched: as for boot().
+    """
+    text, end, first = (file.address(name) for name in ("_text", "_end", "start_kernel"))
+    if text is None or end is None or first is None:
+        return None
+    slides = range(0, _MOVED_WITHIN - (end - (text & -_MOVED_WITHIN)) + 1, LEAF_SIZE)
+    jump = None
+    if leap is not None:
+        name, code, register, target = leap
+        start, to = file.address(name), file.address(target)
+        body = file.read(start, _LEAP_WITHIN) if start is not None else b""
+        if code not in body or to is None:
+            return None
+        jump = Leap(body[: body.index(code) + len(code)], len(code), register, to)
+    return BootSpan(text, first, file.address("run_init_process") or 0, slides, jump, touched)
 
 
 def text_is_protected(
