@@ -563,6 +563,12 @@ class Machine:
         names = self._files.dialect().interrupt_entry
         return [one for name in names for glob in (name, f"{name}.*") for one in system.glob(glob)]
 
+    def boot_functions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of functions by which a boot of this machine's kernel can be followed:
+        those that call its parts by their first argument, and those that are parts themselves."""
+        dialect = self._files.dialect()
+        return dialect.boot_calls, dialect.boot_functions
+
     def graphs(self, functions: Sequence[SourceFunction]) -> list[FunctionCode]:
         """Return the flow graphs of functions, without source lines. The graph of a function
         includes the parts that the compiler moved away from it."""

@@ -44,6 +44,7 @@ _WIDTH, _INDENT = 96, 20  # columns of a line of --help; column where an option'
 
 COMMANDS = """\
 kinst annotate F   source and instructions of a function with their counts; kinst annotate --help
+kinst boot         which parts of a kernel's boot take how long; kinst boot --help
 kinst flow F       one call of a function, with all that is called in it; kinst flow --help
 kinst flame ...    a flame graph of stacks; kinst flame --help
 kinst count ...    how often each instruction of a user program runs; kinst count --help

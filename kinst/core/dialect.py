@@ -102,6 +102,11 @@ class Dialect:
     # Globs of the functions that begin and end an interrupt. In them, and in what they call, the
     # CPU may still have, or have again, the thread-local variables of the interrupted thread.
     interrupt_entry: tuple[str, ...] = ()
+    # Names of functions that call the parts of a kernel's boot: each gets the address of the
+    # function that it calls as its first argument.
+    boot_calls: tuple[str, ...] = ()
+    # Names of functions that are parts of the boot themselves; a kernel has some of them.
+    boot_functions: tuple[str, ...] = ()
 
 
 UNKNOWN = Dialect()

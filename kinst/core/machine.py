@@ -113,6 +113,8 @@ class Abilities:
         code_table: the table of translated code; None if a processor runs the code directly, or if
             the table is not known.
         switches: whether the system's own switches (System.switched()) can be turned on.
+        traces_boot: whether bring_up() leaves the kernel at the beginning of its boot. It has no
+            clock then; run_time() is the time.
     """
 
     boots: bool = False
@@ -121,6 +123,7 @@ class Abilities:
     reads_running: bool = False
     code_table: CodeTable | None = None
     switches: bool = False
+    traces_boot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,10 +381,10 @@ class Stopping(Protocol):
         time.sleep(timeout)
         return None
 
-    def run_time(self) -> int | None:
+    def run_time(self) -> int:
         """Return for how many ns the machine has run since bring_up(), apart from the times
-        at which it was stopped. None for a machine whose kernel has a clock."""
-        return None
+        at which it was stopped; 0 for a machine that does not trace a kernel's boot."""
+        return 0
 
     def registers(self, cpu: int) -> Mapping[str, int]:
         """Return the registers of a stopped CPU, by the GDB stub's names."""

@@ -144,7 +144,7 @@ class MachineClock(HostClock):
         self._target = target
 
     def now(self) -> int:
-        return self._target.run_time() or 0
+        return self._target.run_time()
 
 
 def own_texts() -> tuple[NDArray[np.uint8], ...]:
@@ -306,7 +306,7 @@ class StoppedRunner(HostRunner):
     def __init__(self, machine: StartedMachine, plan: TracePlan) -> None:
         system, program = machine.system, plan.compiled.program
         clock = HostClock(None if machine.never_stands else system.clock())
-        if machine.target.run_time() is not None:
+        if machine.target.abilities.traces_boot:
             clock = MachineClock(machine.target)
         super().__init__(machine.isa, plan, clock)
         self._target, self._facts, self._system = machine.target, machine.facts, system

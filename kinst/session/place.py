@@ -65,7 +65,8 @@ def place(
     """
     placement = choose_ways(program, workspace, progress)
     if not workspace.in_batches:
-        _tell_ways(placement, workspace.machine.system, say)
+        machine = workspace.machine
+        _tell_ways(placement, machine.system, say, machine.target.abilities.traces_boot)
 
     def counters(size: int, more: int) -> Counters | None:
         return workspace.place_counters(placement.memory, size, more)
@@ -314,8 +315,14 @@ def rerun_refusals(system: System, spans: Sequence[tuple[int, int]]) -> dict[tup
     return found
 
 
-def _tell_ways(placement: Placement, system: System, say: Callable[[str], None]) -> None:
-    """Say how many sites are left out, and how many stop the machine.
+def _tell_ways(
+    placement: Placement, system: System, say: Callable[[str], None], traces_boot: bool
+) -> None:
+    """Say how many sites are left out, and how many stop the machine although the user has not
+    asked for that.
+
+    Args:
+        traces_boot: whether the user traces a boot, all of whose probes stop the machine.
 
     Raises KinstError if every site is left out.
     """
@@ -332,7 +339,8 @@ def _tell_ways(placement: Placement, system: System, say: Callable[[str], None])
         some = "1 instruction" if count == 1 else f"{count} instructions"
         say(f"kinst: {some} cannot be planted and {'is' if count == 1 else 'are'}"
             " left out (kinst -l -v says why)")  # fmt: skip
-    if placement.stopped and not placement.enabled.compiled.plant.forced:
+    asked = placement.enabled.compiled.plant.forced or traces_boot
+    if placement.stopped and not asked:
         number = len(placement.stopped)
         without = " (no scratch memory there)" if not placement.memory.address else ""
         say(

@@ -272,7 +272,8 @@ class RunningTrace:
             if one.timer is not None:
                 (self._samplers if one.timer.each_cpu else self._ticks).start([one], now)
         self._restoring.planted = True
-        self._look_at = time.monotonic() + SECONDS
+        if not self._tracee.is_booting:  # much of a boot runs once, and late
+            self._look_at = time.monotonic() + SECONDS
 
     def _tell_silence(self, command: str, *, ends: bool) -> None:
         """Say, once, why the trace has shown no record yet.

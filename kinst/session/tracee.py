@@ -49,6 +49,7 @@ class Tracee(Protocol):
         gather: copies the counters to scratch; None if CPUs count in scratch.
         command_status: exit status of the guest's command, known once restore() has returned.
         is_guest: whether the machine is a guest that runs kinst's commands and nothing else.
+        is_booting: whether the machine's kernel boots during the trace.
         has_fired: whether a stop-planted probe has fired.
         passer: id of a process of kinst in the guest in which clauses do not fire; 0 if there is
             none.
@@ -57,6 +58,7 @@ class Tracee(Protocol):
     names: Names
     command_status: int
     is_guest: bool
+    is_booting: bool
     has_fired: bool
 
     @property
@@ -141,7 +143,7 @@ class HostAlone:
     names = NO_NAMES
     gather = None
     command_status = 0
-    is_guest = has_fired = False
+    is_guest = is_booting = has_fired = False
     passer = 0
 
     def __init__(self, plan: TracePlan, isa: Isa) -> None:
@@ -196,6 +198,7 @@ class PlantedMachine:
         self.names = names_of(machine)
         self.command_status = 0
         self.is_guest = machine.target.helpers is not None
+        self.is_booting = machine.target.abilities.traces_boot
         self.has_fired = False
         self._own_processes = plan.compiled.only == "all"  # whether they are traced too
         self._life: CommandLife | None = None

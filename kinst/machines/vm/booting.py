@@ -41,7 +41,7 @@ _FIRST_SECONDS = 120.0  # for firmware and decompressor, on a busy host
 class BootingVm(Vm):
     """Target for a guest whose boot is traced, and afterwards the command of -c."""
 
-    abilities = Abilities(boots=True, runs_commands=True)
+    abilities = Abilities(boots=True, runs_commands=True, traces_boot=True)
     cannot_plant = "a kernel that boots still rewrites its code", "trace it without --boot"
     helpers = None  # the command is not prepared before the trace begins
 

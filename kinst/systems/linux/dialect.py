@@ -66,6 +66,14 @@ _OTHERS = {
 # Interrupt entry and exit outside of what preempt_count tells. Sources, of Linux 6.1 and 6.12:
 # kernel/softirq.c, kernel/entry/common.c; arch/x86/include/asm/idtentry.h (DEFINE_IDTENTRY_SYSVEC,
 # DEFINE_IDTENTRY_IRQ); arch/arm64/kernel/entry-common.c; arch/riscv/kernel/traps.c.
+# The large steps of init/main.c and of what it calls.
+_BOOT = (
+    "setup_arch", "mm_init", "mm_core_init", "sched_init", "workqueue_init_early", "rcu_init",
+    "init_IRQ", "time_init", "console_init", "late_time_init", "vfs_caches_init",
+    "kernel_init_freeable", "smp_prepare_cpus", "workqueue_init", "smp_init", "sched_init_smp",
+    "wait_for_initramfs", "async_synchronize_full", "free_initmem", "mark_rodata_ro",
+    "pti_finalize",
+)  # fmt: skip
 _INTERRUPT_ENTRY = (
     "irq_enter", "irq_enter_rcu", "irq_exit", "irq_exit_rcu", "__irq_exit_rcu",
     "irqentry_enter", "irqentry_exit", "irqentry_exit_cond_resched",
@@ -135,4 +143,6 @@ def dialect() -> Dialect:
         # include/linux/tracepoint.h (DEFINE_TRACE_FN), include/trace/bpf_probe.h.
         tracepoint_prototypes=("__traceiter_{}", "btf_trace_{}"),
         interrupt_entry=_INTERRUPT_ENTRY,
+        boot_calls=("do_one_initcall",),
+        boot_functions=_BOOT,
     )
