@@ -213,9 +213,10 @@ class End:
 
     Attributes:
         reason: exit (the program called exit()), interrupted (the client called stop()), command
-            (the traced command ended), boot (the traced boot ended), timeout, full (a buffer with bufpolicy fill is full),
-            overload (the probes left the kernel too little time, and the kernel reported that),
-            panic, hang, gone (the guest ended by itself in another way), error.
+            (the traced command ended), boot (the traced boot ended), timeout, full (a buffer with
+            bufpolicy fill is full), overload (the probes left the kernel too little time, and the
+            kernel reported that), panic, hang, gone (the guest ended by itself in another way),
+            error.
         status: exit status: 1 after an error or an overload, 110 after a panic, 111 after a hang.
             Otherwise the first that applies: what the option fail says (core/endings.py); the
             status of exit(); 124 if a timeout ended the command; the command's status; 0.
