@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+import kinst as library
 from kinst.image.elf import open_elf
 from kinst.kernels.fetch import prepared
 from tests.tiers import FIRST, ISAS
@@ -82,7 +83,7 @@ def test_the_first_instruction_is_in_thread_0_and_init_is_the_last() -> None:
     assert lines[-4:-1] == ["/init as 1", "end", ""] or lines[-3:] == ["/init as 1", "end", ""]
 
 
-def test_kaslr_and_the_text_at_the_end() -> None:
+def test_kaslr_moves_each_boot() -> None:
     """The kernel's own symbol table says where it is: elsewhere at each boot."""
     program = 'fbt::start_kernel:entry { printf("%p\\n", &`init_task); }'
     found = set()
@@ -91,3 +92,50 @@ def test_kaslr_and_the_text_at_the_end() -> None:
         assert int(done.out, 16) == int(done.guest.split()[0], 16)
         found.add(done.out)
     assert len(found) == 2
+
+
+def test_the_text_is_that_of_a_boot_without_probes() -> None:
+    """Code that the kernel rewrites while it boots had probes on it: starts of functions, where
+    calls of its own tracer become nops, and jump labels."""
+    program = """
+    fbt::start_kernel:entry, fbt::setup_arch:entry, fbt::kernel_init:entry
+    { @[probefunc] = count(); }
+    kinst::wake_up_new_task: { @[probefunc] = count(); }
+    """
+    texts = []
+    for probed in (True, False):
+        options = {"trace_boot": True} if probed else {"cold": True}
+        with library.boot(append="nokaslr", **options) as machine:
+            if probed:
+                counts = machine.run(program, command="true").aggregations[""]
+                assert counts[("setup_arch",)] == counts[("start_kernel",)] == 1
+                assert counts[("wake_up_new_task",)] > 500
+            else:
+                machine.execute("true")
+            running = machine._started.machine
+            running.target.stop()
+            low, high = running.text
+            texts.append(running.target.read(low, high - low))
+    assert len(texts[0]) > 10 << 20 and texts[0] == texts[1]
+
+
+def test_inside_of_what_boot_replaces_nothing_is_planted() -> None:
+    """The file's own table says where: struct alt_instr of Linux 6.1 has the distance of the code
+    from the entry, and at 10 its length."""
+    kernel = prepared(FIRST)
+    assert kernel is not None
+    elf = open_elf(kernel.debug)
+    table = elf.section(".altinstructions")
+    function = elf.address("load_elf_binary") or 0
+    assert table is not None and function
+    data = elf.data(table)
+    inside, starts = set(), set()
+    for at in range(0, len(data), 12):
+        start = table.address + at + int.from_bytes(data[at : at + 4], "little", signed=True)
+        starts.add(start - function)
+        inside.update(range(start - function + 1, start - function + data[at + 10]))
+    words = ("--boot", "-l", "-v", "-n", "kinst::load_elf_binary:")
+    rows = re.findall(r"load_elf_binary +(\d+)\s+(.*)", kinst(*words).good().out)
+    found = {int(offset) for offset, row in rows if "boot replaces the code around it" in row}
+    offsets = {int(offset) for offset, _ in rows}
+    assert found == offsets & inside and offsets & (starts - inside)
