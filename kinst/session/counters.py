@@ -7,7 +7,7 @@ Tested by tests/session/test_place.py.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from kinst.core.layout import LEAF
@@ -58,7 +58,7 @@ def _addresses(lowest: int, highest: int) -> Iterator[int]:
             yield (lowest - distance) & -LEAF
 
 
-def mapped_size(bases: tuple[int, ...], block_size: int) -> int:
+def mapped_size(bases: Sequence[int], block_size: int) -> int:
     """Return how many bytes to map for the counter blocks of all CPUs, a multiple of 2 MB (LEAF).
 
     The first block need not start at a multiple of LEAF, so the size includes one more LEAF.
@@ -72,7 +72,7 @@ def mapped_size(bases: tuple[int, ...], block_size: int) -> int:
 
 
 def map_counters(
-    target: Planting, bases: tuple[int, ...], scratch_size: int, block_size: int, room: int = 0
+    target: Planting, bases: Sequence[int], scratch_size: int, block_size: int, room: int = 0
 ) -> Counters | None:
     """Map the end of scratch near the per-CPU bases, so that each CPU finds its block of counters
     at the same displacement from its base.
