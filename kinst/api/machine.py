@@ -683,6 +683,8 @@ class Machine:
         ready to run."""
         if self._started is None:
             raise KinstError("there is nothing to plant in batches", "-x batch= needs a kernel")
+        if self._started.machine.target.abilities.traces_boot:
+            raise KinstError("a boot runs once, not once for each batch", "leave out -x batch=")
         self._prepare_reading(expanded.compiled)
         machine, command = self._started.machine, expanded.command
         wants = partial(wants_kernel, providers=load_all(), fired=False)

@@ -32,7 +32,7 @@ from kinst.core.words import MASK
 from kinst.machines.vm.accelerators import TCG
 from kinst.machines.vm.kvm import Accelerator
 from kinst.machines.vm.machine import Vm
-from kinst.machines.vm.qemu import VmConfig, gone_error
+from kinst.machines.vm.qemu import VmConfig, gone_error, prepare_line
 from kinst.machines.vm.run_clock import RunClock
 
 _FIRST_SECONDS = 120.0  # for firmware and decompressor, on a busy host
@@ -212,7 +212,7 @@ class BootingVm(Vm):
         """Store a command, which runs when the guest has booted; return 0, since it has no process
         yet.
         """
-        self._command = self._preparation(command)
+        self._command = prepare_line(self._command_text(command), self._terminal_size)
         if self._last:
             super().remove_breakpoint(self._last)
         self._last, self._is_at_last = 0, False
