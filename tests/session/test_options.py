@@ -89,6 +89,16 @@ def test_boot_takes_what_the_option_that_needs_none_has() -> None:
             {"accel": "tcg", "qemu_args": ["-accel", "kvm"]},
             "{accel} and -accel in {qemu_args} both say what runs the guest",
         ),
+        (
+            ["--boot", "--accel", "kvm"],
+            {"trace_boot": True, "accel": "kvm"},
+            "{trace_boot} stops the guest at each hit, which works under TCG alone",
+        ),
+        (
+            ["--boot", "--qemu-arg", "-accel", "--qemu-arg", "kvm"],
+            {"trace_boot": True, "qemu_args": ["-accel", "kvm"]},
+            "{trace_boot} stops the guest at each hit, which works under TCG alone",
+        ),
         (["--cpus", "0"], {"cpus": 0}, "{cpus}: the value is not a number of CPUs"),
         (["--memory", "1k"], {"memory": "1k"}, "{memory}: too little memory to boot in"),
     ],
@@ -98,7 +108,7 @@ def test_the_library_and_the_command_refuse_the_same(
 ) -> None:
     """Messages are the same, except for the names of the options."""
     spelled = {"kernel": f"--kernel {arguments.get('kernel')}", "copies": "--copy",
-               "writable": "--rw", "qemu_args": "--qemu-arg"}  # fmt: skip
+               "writable": "--rw", "qemu_args": "--qemu-arg", "trace_boot": "--boot"}  # fmt: skip
     named = {name: spelled.get(name, f"--{name}") for name in parameters(kinst.boot)}
     called = {name: f"{name}=" for name in named} | {
         "kernel": f"kernel={arguments.get('kernel')!r}"
