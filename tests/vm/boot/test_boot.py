@@ -20,8 +20,9 @@ INITCALLS = """
 fbt::do_one_initcall:entry { printf("%d calls %a\\n", tid, arg0); self->at = timestamp; }
 fbt::do_one_initcall:return { printf("took %d\\n", timestamp - self->at); }
 """
-_CALLING = re.compile(r"calling  (\S+?)\+0x\S+ @ (\d+)$", re.M)
-_RETURNED = re.compile(r"initcall (\S+?)\+0x\S+ returned \S+ after (\d+) usecs *$", re.M)
+# Lines that begin with a device are about PCI quirks (drivers/pci/quirks.c, fixup_debug_start()).
+_CALLING = re.compile(r"^\[[^]]*\] calling  (\S+?)\+0x\S+ @ (\d+)$", re.M)
+_RETURNED = re.compile(r"^\[[^]]*\] initcall (\S+?)\+0x\S+ returned \S+ after (\d+) usecs *$", re.M)
 
 
 def traced(isa: str, program: str, command: str = "", append: str = "") -> Result:
