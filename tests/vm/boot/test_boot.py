@@ -73,7 +73,7 @@ def test_the_first_instruction_is_in_thread_0_and_init_is_the_last() -> None:
     { printf("%s %d %d %d\\n", execname, pid, cpu, curthread == &`init_task); }
     fbt::kernel_clone:return { printf("thread %d\\n", arg1); }
     fbt::run_init_process:entry { printf("%s as %d\\n", stringof(arg0), pid); }
-    fbt::kernel_execve:entry, fbt::do_execveat_common:entry { printf("too late\\n"); }
+    fbt::kernel_execve:entry /pid == 1/ { printf("too late\\n"); }
     END { printf("end\\n"); }
     """
     done = traced(FIRST, program)
