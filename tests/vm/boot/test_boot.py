@@ -63,7 +63,7 @@ class Addresses:
         """Return the linked addresses of the symbols with this name, with or without kinst's
         number (init@2)."""
         symbols, plain = self._elf.symbols, name.partition("@")[0]
-        return {int(symbols.value[k]) for k in symbols.indexes(plain)}
+        return {int(symbols.address[k]) for k in symbols.indexes(plain)}
 
 
 def test_the_first_instruction_is_in_thread_0_and_init_is_the_last() -> None:
