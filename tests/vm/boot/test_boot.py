@@ -127,7 +127,7 @@ def test_inside_of_what_boot_replaces_nothing_is_planted() -> None:
     assert kernel is not None
     elf = open_elf(kernel.debug)
     table = elf.section(".altinstructions")
-    function = elf.address("change_protection") or 0
+    function = elf.address("read_tsc") or 0
     assert table is not None and function
     data = elf.data(table)
     inside, starts = set(), set()
@@ -135,8 +135,8 @@ def test_inside_of_what_boot_replaces_nothing_is_planted() -> None:
         start = table.address + at + int.from_bytes(data[at : at + 4], "little", signed=True)
         starts.add(start - function)
         inside.update(range(start - function + 1, start - function + data[at + 10]))
-    words = ("--boot", "-l", "-v", "-n", "kinst::change_protection:")
-    rows = re.findall(r"change_protection +(\d+)\s+(.*)", kinst(*words).good().out)
+    words = ("--boot", "-l", "-v", "-n", "kinst::read_tsc:")
+    rows = re.findall(r"read_tsc +(\d+)\s+(.*)", kinst(*words).good().out)
     found = {int(offset) for offset, row in rows if "boot replaces the code around it" in row}
     offsets = {int(offset) for offset, _ in rows}
     assert found == offsets & inside and offsets & (starts - inside)
