@@ -41,7 +41,7 @@ from kinst.session.values import (
 from kinst.session.workspace import COUNTER, Workspace
 
 ERROR_ID = 3
-NO_SWITCHES = "kinst leads the kernel there only in a guest that it has booted (--vm)"
+NO_SWITCHES = "kinst leads the kernel there only in a VM (--vm, --attach)"
 SPLIT_PART = 0.3  # part of the time that passes before runs are chosen
 FEW_FUNCTIONS = 8  # functions up to which memory is searched while runs are chosen
 

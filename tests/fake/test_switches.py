@@ -119,5 +119,5 @@ def test_a_machine_without_switches_refuses(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "abilities", replace(machine.abilities, switches=False))
-    with pytest.raises(KinstError, match="only in a guest that it has booted"):
+    with pytest.raises(KinstError, match="only in a VM"):
         trace(machine, "sdt:::point { @ = count(); }", WORK, system=Switching(machine))

@@ -61,7 +61,7 @@ class AttachedVm(StubTarget):
     have to be stopped for half a second.
     """
 
-    abilities = Abilities(writes_code=True, reads_running=True)
+    abilities = Abilities(writes_code=True, reads_running=True, switches=True)
     cannot_run_commands = (
         "kinst runs no commands in a machine that it did not start",
         "leave out -c",
