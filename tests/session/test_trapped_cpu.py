@@ -100,7 +100,7 @@ def test_the_hook_stays_until_it_has_passed(
         target=machine,
         system=SimpleNamespace(claims=lambda _: (), function_at=lambda _: None),
         text=(TEXT, TEXT + 0x400),
-        facts=SimpleNamespace(trap_pc_delta=delta),
+        facts=SimpleNamespace(trap_pc_delta=delta, only_counts=False),
     )
     plan = SimpleNamespace(
         hooks=Plan(patches_of([Patch(HOOK, NEW, OLD)])),

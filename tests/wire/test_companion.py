@@ -114,7 +114,7 @@ def test_it_is_told_of_a_death_and_holds_nothing_open(tmp_path: Path) -> None:
     assert os.read(reader, 5) == b"", "the companion has let go of the pipe"
     assert not noted.exists()
     end = time.monotonic() + 20
-    while not noted.exists() and time.monotonic() < end:
+    while not (noted.exists() and noted.read_text()) and time.monotonic() < end:
         time.sleep(0.02)
     assert noted.read_text() == "[('before', 7)]"
     os.close(reader)
