@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kinst.session import check as checking
+from kinst.session import enable
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_reference import steps
 from tests.fake.fake_tracing import Traced, trace
@@ -78,6 +79,16 @@ def test_arguments_and_results(isa: str, way: str) -> None:
     calls = [Call("many", tuple(range(1, 10))), Call("leaf", (20, 11))]
     traced = run(isa, program, calls, way)
     assert traced.lines == ["1 6 8", "= 42"]
+
+
+def test_returns_are_the_same_if_conditions_read_addresses_from_arguments(
+    isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = 'fbt:::return /probefunc != "idle"/ { @[probefunc] = count(); }'
+    calls = [Call("exercise", (n,)) for n in (3, 8)]
+    expected = run(isa, program, calls, "auto").lines
+    monkeypatch.setattr(enable, "FEW_CONDITIONS", 0)
+    assert expected and run(isa, program, calls, "auto").lines == expected
 
 
 @both
