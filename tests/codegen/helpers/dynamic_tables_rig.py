@@ -62,7 +62,7 @@ class Tables:
             SP_SLOT, "ccc",
         )  # fmt: skip
         whole = ProgramLayout((), (), (), 0, 0, 64, (), {}, 0, 0, (self.layout,))
-        self.unit = Unit(machine, whole, {}, 8, pointers=False, shared=False)
+        self.unit = Unit(machine, whole, {}, 8, scratch_pointers=False, variable_pointers=False)
         self.functions = [
             self.write(name, body)
             for name, body in (
