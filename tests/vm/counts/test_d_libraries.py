@@ -262,3 +262,80 @@ def test_io_is_what_diskstats_counts(tmp_path: Path) -> None:
     # To mount a file system, the kernel changes static keys of its own.
     assert re.search("kernel text is as before|kinst's patches are all undone", done.err), done.err
     assert not warnings(done.guest)
+
+
+NET = """
+ifconfig lo up
+echo big enough to be several segments > /tmp/sent
+dd if=/dev/zero bs=1k count=40 >> /tmp/sent 2>/dev/null
+for to in 127.0.0.1 ::1; do
+    nc -l -p 5000 > /tmp/got & sleep 0.5
+    nc $to 5000 < /tmp/sent
+    wait; cmp /tmp/sent /tmp/got && echo the same
+done
+nc 127.0.0.1 5001 < /dev/null 2> /dev/null
+ping -c 3 -s 100 127.0.0.1 > /dev/null
+ping -c 1 -s 4000 127.0.0.1 > /dev/null
+nslookup some.where 127.0.0.1 > /dev/null 2>&1
+cat /proc/net/snmp6 | grep -E '^Ip6(InDelivers|OutRequests)'
+grep -E '^(Ip|Tcp|Udp):' /proc/net/snmp
+"""
+TRAFFIC = r"""
+ip:::send { @n["send", args[2]->ip_ver] = count(); }
+ip:::receive { @n["receive", args[2]->ip_ver] = count(); }
+ip:::send /args[2]->ip_ver == 4 && args[4]->ipv4_protocol == IPPROTO_ICMP/ {
+    @n[strjoin(args[4]->ipv4_protostr, args[3]->if_name), args[2]->ip_plength] = count();
+}
+tcp:::send, tcp:::receive { @n[strjoin("tcp-", probename), 0] = count(); }
+tcp:::send /args[4]->tcp_flags & TH_RST/ { @n["reset", args[4]->tcp_sport] = count(); }
+tcp:::send /args[4]->tcp_flags & TH_SYN && !(args[4]->tcp_flags & TH_ACK)/ {
+    @n[args[3]->tcps_raddr, args[4]->tcp_dport] = count(); to[args[4]->tcp_sport] = args[4]->tcp_seq;
+}
+tcp:::receive /to[args[4]->tcp_dport] && args[4]->tcp_flags & TH_SYN/ {
+    @n["answered", args[4]->tcp_ack - to[args[4]->tcp_dport]] = count();
+}
+tcp:::connect-request, tcp:::connect-established, tcp:::connect-refused {
+    @n[probename, args[3]->tcps_rport] = count();
+}
+tcp:::accept-established { @n[probename, args[3]->tcps_lport] = count(); }
+udp:::send, udp:::receive { @n[strjoin("udp-", probename), args[4]->udp_dport] = count(); }
+udp:::send { @n["length", args[4]->udp_length - args[2]->ip_plength] = count(); }
+END { printa("= %s %d %@d\n", @n); }
+"""
+
+
+def test_packets_are_what_the_guest_s_counters_count(tmp_path: Path) -> None:
+    done = kinst(
+        "--cpus", "1", "-v", "-x", "quiet", "-n", TRAFFIC, "-c", "net",
+        copy=[guest_script(tmp_path, "net", NET)],
+    ).good()  # fmt: skip
+    assert done.guest.count("the same") == 2, done.guest
+    found = {
+        (m[1], int(m[2])): int(m[3])
+        for m in re.finditer(r"^= (\S+) (-?\d+) (\d+)$", done.out, re.M)
+    }
+    counters: dict[str, dict[str, int]] = {}
+    for name, heads, values in re.findall(r"^(\w+): (\D.*)\n\1: (.*)$", done.guest, re.M):
+        counters[name] = dict(zip(heads.split(), map(int, values.split()), strict=True))
+    ip, tcp, udp = counters["Ip"], counters["Tcp"], counters["Udp"]
+    # A long packet is one request, and leaves as fragments: its receiver joins them.
+    assert ip["FragCreates"] == 0  # the loopback device takes 64 KB
+    assert found["send", 4] == ip["OutRequests"] > 20
+    assert found["receive", 4] == ip["InDelivers"]
+    for name, key in (("InDelivers", "receive"), ("OutRequests", "send")):
+        counted = re.search(rf"^Ip6{name}\s+(\d+)$", done.guest, re.M)
+        assert counted is not None and found[key, 6] == int(counted[1]) > 10
+    assert found["tcp-receive", 0] == tcp["InSegs"]
+    assert 12 < found["tcp-send", 0] <= tcp["OutSegs"]  # this counts segments of one packet
+    # Requests and their answers, with the headers of ICMP.
+    assert found["ICMPlo", 108] == 6 and found["ICMPlo", 4008] == 2
+    assert found["reset", 5001] == tcp["OutRsts"] == 1
+    assert found["connect-request", 5000] == 2 and found["connect-request", 5001] == 1
+    assert tcp["ActiveOpens"] == 3 and found["connect-refused", 5001] == tcp["AttemptFails"] == 1
+    assert found["connect-established", 5000] == found["accept-established", 5000] == 2
+    assert tcp["PassiveOpens"] == 2
+    assert found["127.0.0.1", 5000] == found["::1", 5000] == found["127.0.0.1", 5001] == 1
+    assert found["answered", 1] == 2  # RFC 9293, 3.5: the number of the SYN, and one
+    assert found["udp-send", 53] == udp["OutDatagrams"] >= 1 and found["length", 0] >= 1
+    assert found["udp-receive", 53] == udp["InDatagrams"] + udp["NoPorts"]
+    assert "kernel text is as before" in done.err and not warnings(done.guest)

@@ -40,6 +40,7 @@ provider sched {
 	    fbt::enqueue_task_fair:entry, fbt::enqueue_task_rt:entry,
 	    fbt::enqueue_task_dl:entry, fbt::enqueue_task_stop:entry;
 
+	/* TODO: since Linux 6.12 one call of dequeue_task_dl() is inlined, and not seen. */
 	probe dequeue(struct rq *rq, struct task_struct *p) :
 	    (lwpsinfo_t *p, psinfo_t *p, cpuinfo_t * = rq->cpu) =
 	    fbt::dequeue_task_fair:entry, fbt::dequeue_task_rt:entry,
