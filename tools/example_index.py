@@ -44,7 +44,9 @@ THEMES = {
     "Memory": """
         page_faults page_faults_writing page_fault_order kmalloc_sizes kmalloc_callers caches
         depth_of_stacks mappings unmappings""",
-    "Network": "packets packet_sizes udp_sizes udp_received binds short_stacks",
+    "Network": """
+        packets packet_sizes udp_sizes udp_received binds short_stacks tcp_connections segments
+        ip_traffic""",
     "The kernel's own data": """
         release sizes_of_structures enumerations shown_structure dump_of_a_task""",
     "How to say it in D": """

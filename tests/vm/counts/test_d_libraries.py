@@ -269,7 +269,7 @@ ifconfig lo up
 echo big enough to be several segments > /tmp/sent
 dd if=/dev/zero bs=1k count=40 >> /tmp/sent 2>/dev/null
 for to in 127.0.0.1 ::1; do
-    nc -l -p 5000 > /tmp/got & sleep 0.5
+    sleep 3 | nc -l -p 5000 > /tmp/got & sleep 1
     nc $to 5000 < /tmp/sent
     wait; cmp /tmp/sent /tmp/got && echo the same
 done
@@ -289,7 +289,8 @@ ip:::send /args[2]->ip_ver == 4 && args[4]->ipv4_protocol == IPPROTO_ICMP/ {
 tcp:::send, tcp:::receive { @n[strjoin("tcp-", probename), 0] = count(); }
 tcp:::send /args[4]->tcp_flags & TH_RST/ { @n["reset", args[4]->tcp_sport] = count(); }
 tcp:::send /args[4]->tcp_flags & TH_SYN && !(args[4]->tcp_flags & TH_ACK)/ {
-    @n[args[3]->tcps_raddr, args[4]->tcp_dport] = count(); to[args[4]->tcp_sport] = args[4]->tcp_seq;
+    @n[args[3]->tcps_raddr, args[4]->tcp_dport] = count();
+    to[args[4]->tcp_sport] = args[4]->tcp_seq;
 }
 tcp:::receive /to[args[4]->tcp_dport] && args[4]->tcp_flags & TH_SYN/ {
     @n["answered", args[4]->tcp_ack - to[args[4]->tcp_dport]] = count();
@@ -338,4 +339,6 @@ def test_packets_are_what_the_guest_s_counters_count(tmp_path: Path) -> None:
     assert found["answered", 1] == 2  # RFC 9293, 3.5: the number of the SYN, and one
     assert found["udp-send", 53] == udp["OutDatagrams"] >= 1 and found["length", 0] >= 1
     assert found["udp-receive", 53] == udp["InDatagrams"] + udp["NoPorts"]
-    assert "kernel text is as before" in done.err and not warnings(done.guest)
+    # The first connections turn static keys of the kernel on.
+    assert re.search("kernel text is as before|kinst's patches are all undone", done.err), done.err
+    assert not warnings(done.guest)
