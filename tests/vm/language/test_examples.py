@@ -122,6 +122,7 @@ FAILING = {
     "failed_opens": 1,
     "failing_opens_in_detail": 1,
     "system_call_errors": 1,
+    "tcp_connections": 1,
     "udp_received": 1,
     "udp_sizes": 1,
 }
