@@ -325,7 +325,7 @@ def test_packets_are_what_the_guest_s_counters_count(tmp_path: Path) -> None:
     assert found["receive", 4] == ip["InDelivers"]
     for name, key in (("InDelivers", "receive"), ("OutRequests", "send")):
         counted = re.search(rf"^Ip6{name}\s+(\d+)$", done.guest, re.M)
-        assert counted is not None and found[key, 6] == int(counted[1]) > 10
+        assert counted is not None and found[key, 6] == int(counted[1]) >= 8
     assert found["tcp-receive", 0] == tcp["InSegs"]
     assert 12 < found["tcp-send", 0] <= tcp["OutSegs"]  # this counts segments of one packet
     # Requests and their answers, with the headers of ICMP.
