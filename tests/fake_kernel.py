@@ -137,7 +137,7 @@ class FakeKernel:
     ) -> Sequence[bool]:
         return [address in self.forbidden for address, _ in sites]
 
-    def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+    def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         return [address in self.call_sites for address, _ in sites]
 
     def parts(self, function: Function) -> Sequence[Function]:

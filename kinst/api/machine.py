@@ -269,13 +269,13 @@ class Machine:
             compiled: the program that the memory is read for.
         """
         if self._started is not None:
-            self._started.workspace.stand(call_sites=compiled.plant.call_sites)
+            self._started.workspace.prepare(call_sites=compiled.plant.call_sites)
 
     def _readable(self) -> StartedMachine:
         """Start the machine if necessary, prepare it for reading its memory, and return it."""
         self._check_open()
         workspace = self._start().workspace
-        workspace.stand()
+        workspace.prepare()
         return workspace.machine
 
     # Programs.
@@ -387,7 +387,7 @@ class Machine:
             made = plan_on_host(place_on_host(enabled), self._isa)
         else:
             workspace = started.workspace
-            workspace.stand(among, call_sites=compiled.plant.call_sites)
+            workspace.prepare(among, call_sites=compiled.plant.call_sites)
             enabled = self._enabled(expanded, last_id=last_id)
             count = len(enabled.enabled)
             placing: Callable[[float], None] = ignore

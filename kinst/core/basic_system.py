@@ -93,7 +93,7 @@ class BasicSystem(System):
     def leaving_call_sites(self) -> System:
         return self
 
-    def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+    def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         return [False] * len(sites)
 
     def is_bug(self, address: int) -> bool:

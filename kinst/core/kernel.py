@@ -117,7 +117,7 @@ class Kernel(Protocol):
         """
         ...
 
-    def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+    def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         """Return for each instruction, given as (address, size), whether it is left to the system's
         own tracer (-x plant=no-callsite)."""
         ...

@@ -598,7 +598,7 @@ class SiteRules(Protocol):
         while the kernel runs, and claims() cannot prevent that."""
         ...
 
-    def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+    def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         """Return for each instruction, given as (address, size), whether any of its bytes is left
         to the system's own tracer (-x plant=no-callsite)."""
         ...

@@ -65,10 +65,10 @@ def entry_probe_site(function: Function, kernel: Kernel) -> Instruction | None:
     refuse to plant it.
     """
     first = entry_site(function, kernel)
-    if first is None or not kernel.left([(first.address, len(first.code))])[0]:
+    if first is None or not kernel.left_to_tracer([(first.address, len(first.code))])[0]:
         return first
     later = [one for one in kernel.beginning(function) if one.address > first.address]
-    left = kernel.left([(one.address, len(one.code)) for one in later])
+    left = kernel.left_to_tracer([(one.address, len(one.code)) for one in later])
     for one, is_left in zip(later, left, strict=True):
         if not is_left:
             parts = kernel.parts(function)

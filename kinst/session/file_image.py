@@ -65,7 +65,7 @@ class FileImage:
         """Return "" for each site: only a running kernel has reasons to refuse sites."""
         return [""] * len(sites)
 
-    def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+    def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         return [False] * len(sites)
 
     def is_fatal(self, address: int) -> bool:

@@ -39,7 +39,7 @@ class Workspace:
     """Started machine, with the state that its traces leave to later traces.
 
     Attributes:
-        machine: the machine, with the functions and instructions that stand() found last.
+        machine: the machine, with the functions and instructions that prepare() found last.
         ended: code of earlier traces that a thread may still be in.
     """
 
@@ -74,7 +74,7 @@ class Workspace:
 
     # Decoded text.
 
-    def stand(self, among: Collection[int] | None = None, *, call_sites: bool = True) -> None:
+    def prepare(self, among: Collection[int] | None = None, *, call_sites: bool = True) -> None:
         """Prepare the machine for the next reads and writes, and forget decoded instructions if the
         kernel has changed its text.
 

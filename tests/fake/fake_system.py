@@ -136,14 +136,14 @@ class FakeSystem(BasicSystem):
         return self.forbidden.get(function.name, "")
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
-        return ["it is left alone" if left else "" for left in self.left(sites)]
+        return ["it is left alone" if left else "" for left in self.left_to_tracer(sites)]
 
     def leaving_call_sites(self) -> FakeSystem:
         made = copy(self)
         made._leaves = True
         return made
 
-    def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+    def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         return [self._leaves and site in self.call_sites for site in sites]
 
     def code(self, address: int, size: int) -> bytes:
@@ -156,7 +156,7 @@ class FakeSystem(BasicSystem):
         return np.array(sorted(set(self._fixups.values())), np.uint64)
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        return self.left(sites)
+        return self.left_to_tracer(sites)
 
 
 class FakeSystemKind:

@@ -59,7 +59,7 @@ class Kernel:
     def site_refusals(self, sites: list[tuple[int, int]]) -> list[str]:
         return [""] * len(sites)
 
-    def left(self, sites: list[tuple[int, int]]) -> list[bool]:
+    def left_to_tracer(self, sites: list[tuple[int, int]]) -> list[bool]:
         return [False] * len(sites)
 
     def fixup(self, address: int) -> int | None:

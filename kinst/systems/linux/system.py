@@ -118,7 +118,7 @@ class Linux:
         system._leaves_call_sites = True
         return system
 
-    def left(self, sites: Sequence[tuple[int, int]]) -> list[bool]:
+    def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> list[bool]:
         if not self._leaves_call_sites:
             return [False] * len(sites)
         inside: list[bool] = self._refusals.at_call_sites(sites).tolist()
@@ -225,7 +225,7 @@ class Linux:
         """
         reasons = self._site_refusals(sites)
         if self._leaves_call_sites:
-            pairs = zip(reasons, self.left(sites), strict=True)
+            pairs = zip(reasons, self.left_to_tracer(sites), strict=True)
             reasons = [reason or LEFT * left for reason, left in pairs]
         return reasons
 
@@ -273,7 +273,7 @@ class Linux:
             if not rewritten[i] and self._modules.at(address) is not None:
                 rewritten[i] = self._module_rules.rewritten(address, size)
         if self._leaves_call_sites:
-            rewritten = list(map(operator.or_, rewritten, self.left(sites)))
+            rewritten = list(map(operator.or_, rewritten, self.left_to_tracer(sites)))
         return rewritten
 
     def is_bug(self, address: int) -> bool:
