@@ -364,6 +364,13 @@ class PlantingIsa(StoppingIsa):
         if RUN_SIZE is not 0."""
         return NO_COLUMNS.address, NO_COLUMNS.address
 
+    def table_starts(self, code: bytes, address: int) -> U64:
+        """Return the addresses that instructions in `code` compute and at which jump tables of
+        distances may begin, ascending, each once.
+
+        Some may be wrong: bytes inside other instructions can look like such an instruction."""
+        return NO_COLUMNS.address
+
     def snippet(self, code: bytes, zero: bool = False) -> Snippet | None:
         """Return the Snippet for machine code that LLVM made, with the registers that the code
         reads and writes. None if the code branches, writes memory or uses the stack.

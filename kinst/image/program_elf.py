@@ -26,6 +26,7 @@ _STT_GNU_IFUNC = 10  # its address is that of a function that chooses another on
 _RELATIVE, _IRELATIVE, _64 = 8, 37, 1  # R_X86_64_*
 _RELA = np.dtype([("offset", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<u8")])
 _WORD, _WORDS_OF_BITMAP = 8, 63
+_SIGN = 1 << 31  # of a 32-bit number
 
 
 class ProgramElf(Elf):
@@ -101,6 +102,37 @@ class ProgramElf(Elf):
         every = np.unique(np.concatenate(found))
         inside: U64 = every[(every >= np.uint64(low)) & (every < np.uint64(high))]
         return inside
+
+    def table_targets(self, starts: U64) -> U64:
+        """Return the linked addresses of code to which jump tables lead, ascending, each once.
+
+        The entries of these tables are 32-bit distances from the table's start. A table is read up
+        to the first entry that does not lead to the program's code: its entries may lead to
+        different functions, since compilers move parts of functions away.
+
+        Args:
+            starts: linked addresses at which tables may begin.
+        """
+        ranges = self.code_segments
+        low, high = min(start for start, _ in ranges), max(end for _, end in ranges)
+        found = [np.zeros(0, np.int64)]
+        for section in self.sections:
+            if not section.flags & SHF_ALLOC or section.kind == SHT_NOBITS:
+                continue
+            data = np.frombuffer(self.data(section), np.uint8).astype(np.int64)
+            base = starts.astype(np.int64)
+            base = base[(base >= section.address) & (base < section.end)]
+            at = base - section.address
+            while len(at):
+                whole = at + 4 <= len(data)
+                base, at = base[whole], at[whole]
+                entry = sum((data[at + k] << 8 * k for k in range(4)), np.zeros(len(at), np.int64))
+                target = base + (entry ^ _SIGN) - _SIGN
+                leads = (target >= low) & (target < high)
+                found.append(target[leads])
+                base, at = base[leads], at[leads] + 4
+        every: U64 = np.unique(np.concatenate(found)).astype(np.uint64)
+        return every
 
     def _relocated(self) -> Iterator[U64]:
         """Yield the addresses that the dynamic linker writes into the data of a program that can be

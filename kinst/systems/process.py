@@ -69,8 +69,10 @@ class UserProgram(ElfKernel):
 
     def landings(self) -> npt.NDArray[np.uint64]:
         slide = np.uint64(self.facts.slide & MASK)
-        found: npt.NDArray[np.uint64] = self._program.code_pointers + slide
-        return found
+        starts = self._target.isa.table_starts(self._code[1], self._code[0])
+        tables = self._program.table_targets(starts - slide)
+        found = np.concatenate([self._program.code_pointers, tables]) + slide
+        return np.unique(found)
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         return [False] * len(sites)

@@ -93,6 +93,7 @@ class Amd64(Isa):
     returns_of = staticmethod(control.returns_of)
     thunk = staticmethod(control.thunk)
     jump_tables = staticmethod(tables.jump_tables)
+    table_starts = staticmethod(tables.table_starts)
     branches = staticmethod(targets.branches)
     displace = staticmethod(relocate.displace)
     snippet = staticmethod(_snippets.snippet)

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from kinst.core.columns import WIDTH, Bools, Columns
+from kinst.core.columns import NO_COLUMNS, U64, WIDTH, Bools, Columns
 from kinst.core.instruction import Instruction, JumpTable
 from kinst.core.words import MASK
 from kinst.isa.amd64.parse import RSP, Amd64Instruction, parse
 
 _LEA = 0x8D
+_LEA_SIZE = 6  # bytes from the opcode on: opcode, ModRM, distance
 _NO_BASE = 5  # of a SIB byte, with mod 0: a 32-bit displacement in its place
 
 
@@ -52,6 +53,20 @@ def _scaled_by_eight(parsed: Amd64Instruction) -> bool:
         return False
     sib = parsed.code[parsed.modrm_at + 1]
     return sib >> 6 == 3 and sib & 7 == _NO_BASE
+
+
+def table_starts(code: bytes, address: int) -> U64:
+    """Return the addresses that lea makes relative to rip (Isa.table_starts)."""
+    text = np.frombuffer(code, np.uint8)
+    if len(text) < _LEA_SIZE:
+        return NO_COLUMNS.address
+    at = np.flatnonzero((text[: 1 - _LEA_SIZE] == _LEA) & (text[1 : 2 - _LEA_SIZE] & 0xC7 == 0x05))
+    distance = np.zeros(len(at), np.int64)
+    for k in range(4):
+        distance |= text[at + 2 + k].astype(np.int64) << 8 * k
+    sign = 1 << 31
+    starts: U64 = np.unique((at + address + _LEA_SIZE + (distance ^ sign) - sign).view(np.uint64))
+    return starts
 
 
 def may_make_tables(columns: Columns) -> Bools:

@@ -55,6 +55,19 @@ def test_a_program_of_many_shapes(
     assert planted > 300 and hits > 20_000
 
 
+@pytest.mark.parametrize("options", [("-s",), ("-s", "-no-pie", "-fno-pie")])
+def test_a_switch_of_which_parts_were_moved_away(
+    options: tuple[str, ...], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Without symbols, nothing says that two parts belong together. No jump covers a case."""
+    program = built(tmp_path, "cold.c", *options)
+    expected, status, output = stepped([program], tmp_path)
+    found = counted([program], capfdbinary)
+    assert (found.status, found.output) == (status, output)
+    assert found.counts == {at: expected.get(at, 0) for at in found.counts}
+    assert sum(found.counts.values()) > 10_000
+
+
 @pytest.mark.parametrize("plant", ["no-block", "no-gate", "no-run", "no-chain"])
 def test_each_way_of_planting_counts_the_same(
     plant: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
