@@ -5,7 +5,8 @@
  *     crowd THREADS ROUNDS
  *
  * Every 20th thread forks a child process that does as many rounds as a thread.  The program prints
- * the sum of all results and exits with status 6.
+ * the sum of all results and exits with status 6.  Its
+ * first line says that it runs.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -48,6 +49,8 @@ int main(int count, char **words)
 	pthread_t all[TOGETHER];
 	pid_t stopper, program = getpid();
 	rounds = count > 2 ? atoi(words[2]) : 1000;
+	setvbuf(stdout, 0, _IOLBF, 0);
+	write(1, "begin\n", 6);
 	stopper = fork();
 	if (!stopper) {
 		for (int n = 0; n < STOPS; n++) {
