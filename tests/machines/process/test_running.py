@@ -185,9 +185,11 @@ def test_a_job_that_is_stopped_stays_stopped(tmp_path: Path) -> None:
             time.sleep(0.01)
         with kinst.process(pid=one.pid) as machine:
             machine.start()
-        while one.state == "t":
+        # The signal that stops it again may still be on its way.
+        deadline = time.monotonic() + 30
+        while one.state != "T":
+            assert time.monotonic() < deadline, one.state
             time.sleep(0.01)
-        assert one.state == "T"
         hits = traced(one, go_on, runs=False)
         assert {n for (name, _), n in hits.items() if name == "answer_round"} == {30}
         one.end()

@@ -34,9 +34,11 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenRig]:
         yield OpenRig(Path(OPEN))
         return
     made = Rig(tmp_path_factory.mktemp("rig"))
-    made.wait_open()
-    yield made
-    made.close()
+    try:
+        made.wait_open()
+        yield made
+    finally:
+        made.close()
 
 
 Counts = dict[str, tuple[int, Sequence[tuple[str, int]], int]]
