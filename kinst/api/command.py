@@ -13,7 +13,8 @@ from kinst.core.machine import Target
 
 
 class GuestCommand:
-    """The shell command of a guest. A guest can have one command at a time."""
+    """The shell command that a trace runs in a guest: prepared, then started or dropped. A guest
+    can have one command at a time."""
 
     def __init__(self, target: Target) -> None:
         self._target = target

@@ -195,8 +195,8 @@ class EarlyStart(Protocol):
     """A machine that was started before its configuration was complete."""
 
     def take(self, wanted: object) -> Any:
-        """Return the started machine if its configuration equals `wanted`. Otherwise, or if the
-        machine was already taken, stop it and return None.
+        """Return the started machine if its configuration equals `wanted`, and stop it and return
+        None if not. If an earlier call has returned it, only return None.
 
         Args:
             wanted: the value by which this kind of machine compares configurations.

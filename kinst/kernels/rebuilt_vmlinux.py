@@ -133,7 +133,8 @@ def with_symbols(elf: Elf, kallsyms: Path) -> bytes:
     address, kinds, names = _read(kallsyms)
     if _TEXT not in names or not address[names.index(_TEXT)]:
         raise KinstError(
-            "the kernel hides the addresses of its symbols", "sysctl kernel.kptr_restrict=1"
+            "the kernel hides the addresses of its symbols",
+            "sysctl -w kernel.kptr_restrict=1 shows them to root",
         )
     code = [s for s in elf.sections if s.flags & SHF_EXECINSTR and s.address]
     slide = address[names.index(_TEXT)] - np.uint64(min(s.address for s in code))

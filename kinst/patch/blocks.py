@@ -102,15 +102,15 @@ def arrange(
     rules: BlockRules,
     started: U64 = _NO_ADDRESSES,
 ) -> Blocks:
-    """Form the blocks of sites: let sites of a straight line that only count share one counter, and
-    return all sites with the work that is left.
+    """Form the blocks of sites: sites that only count, and that always run one after another, share
+    one counter. Return all sites with the work that is left for each.
 
     Args:
         wanted: the sites, in address order.
         chains: the links between the trampolines of the sites.
         free: for each site, whether a trampoline can count there without saving the flags or a
             register, because what it changes is dead.
-        rules: which counters are free, and which instructions end a block.
+        rules: the counters that no other site uses, and the instructions that end a block.
         started: addresses of the first sites of runs. Their trampolines are entered by the run's
             jump, even if the site has no probe and so no patch.
     """

@@ -122,7 +122,8 @@ class KinstProvider(Provider):
 
 
 def _all_of(functions: Sequence[Function], kernel: Kernel, glob: str) -> Iterator[Found]:
-    """Yield a probe for each instruction of functions whose offset matches a glob.
+    """Yield a probe for each instruction of the functions if the instruction's offset matches a
+    glob.
 
     Args:
         glob: pattern for the decimal offset; "" matches all offsets.

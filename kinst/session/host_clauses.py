@@ -69,11 +69,12 @@ class FiringContext:
 def pack(
     isa: Isa, registers: Mapping[int, int], context: FiringContext, frames: int = 0
 ) -> NDArray[np.uint64]:
-    """Return the memory that a host-run clause reads: the frame of registers, then the context.
+    """Return the memory that a host-run clause reads: the saved registers, then the context of the
+    firing, which ends with the kernel's stack.
 
     Args:
         registers: values by frame slot.
-        frames: the most frames that a stack() of the program records.
+        frames: number of the stack's return addresses that the context has.
     """
     frame = np.zeros(isa.frame_slots + layout.CONTEXT_SLOTS + 1 + frames, np.uint64)
     for slot, value in registers.items():

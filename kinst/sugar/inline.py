@@ -86,8 +86,8 @@ def regions_of(copies: Iterable[InlineCopy]) -> Regions:
 
 
 def graphs_of(regions: Sequence[CopyRegion], kernel: Kernel) -> dict[int, Graph]:
-    """Return the flow graph of the function around each region's inlined copies, by the region's
-    entry. A region whose entry is outside every function has no graph.
+    """Return, by the region's entry address, the flow graph of the function that contains each
+    region (the code of an inlined copy). A region whose entry is in no function has no graph.
     """
     whole: dict[int, tuple[Sequence[Function], list[CopyRegion]]] = {}
     for region in regions:

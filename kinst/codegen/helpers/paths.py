@@ -77,7 +77,8 @@ def _text(firing: Firing, structure: IrValue, root: IrValue) -> Text:
 
 
 def _nowhere(firing: Firing) -> Text | None:
-    """Return the empty string as the path in BEGIN, END and timers if there is no traced kernel;
+    """Return the empty string as the value of cwd or root if the clause is one of BEGIN, END or a
+    timer, and the program has no kernel to trace;
     None in any other case.
     """
     if not firing.unit.machine.host or firing.unit.machine.paths is not None:

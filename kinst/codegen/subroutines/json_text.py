@@ -167,8 +167,8 @@ def _value_end(unit: Unit, name: str) -> IrFunction:
 def _leave_word(
     code: IrFunction, first: IrValue, text: IrValue, bound: IrValue, start: IrValue
 ) -> None:
-    """Emit LLVM IR that, if true, false or null begins at index `start`, returns the index after
-    the word from the function under construction.
+    """Emit LLVM IR for the case that the word true, false or null begins at index `start`: the
+    function under construction then returns the index after that word.
 
     Args:
         first: the byte at index `start`.

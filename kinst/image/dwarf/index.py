@@ -206,9 +206,9 @@ class Index:
         """Return the code ranges of all functions, as columns.
 
         Returns:
-            Bounds of all ranges (low, high, low, high, ...); for each function the number of its
-                first range and, at the end, the number of all ranges; for each function its unit,
-                as a position in `units`.
+            Bounds of all ranges (low, high, low, high, ...); for each function the index of its
+                first range, and as the last element how many ranges there are; for each function
+                its unit, as a position in `units`.
         """
         a = self._a
         return a["function_ranges"], a["function_range"], a["function_unit"]

@@ -1,7 +1,8 @@
 """Source lines of instructions, from .debug_line; the line table of a unit is read when it is
 needed.
 
-Format: DWARF 5, section 6.2; DWARF 2 to 4 by the same program with their older headers.
+Format: DWARF 5, section 6.2. The line-number programs of DWARF 2 to 4 differ only in
+their headers.
 """
 
 from __future__ import annotations

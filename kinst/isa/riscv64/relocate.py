@@ -5,7 +5,8 @@ An instruction that depends on its own address is rewritten:
 - auipc becomes a load of the value that the original would have made;
 - a branch keeps its condition, and each of its two successors is reached by code of its own;
 - a call loads the original return address into its link register first; if the call also jumps by
-  that register, the target is saved before: in a dead register, or as below.
+  that register, the target is saved first: in a dead register, or in sepc, from which sret
+  jumps to it.
 
 refuse.py decides which instructions are not displaced.
 
@@ -13,8 +14,9 @@ refuse.py decides which instructions are not displaced.
 a register is known to be dead at the target, and no clause reads it, the way back is auipc and jalr
 (Onward.dead; liveness.py). Otherwise control returns as from a trap: sepc = the address to go to,
 sstatus.SPP = supervisor, sstatus.SPIE = sstatus.SIE, sret. No register changes, and SIE becomes
-what it was. What is lost (sepc, SPP, SPIE) is overwritten anyway by the trap that came here;
-control that came by a jump comes from code that a trap may interrupt, as refuse.py makes sure.
+what it was. The old values of sepc, SPP and SPIE are lost. If a trap led to the trampoline, it has
+overwritten them already. If a jump led there, the code before it does not need them: refuse.py
+makes sure that a trap may interrupt that code at any time.
 Interrupts are off from the reading of sstatus to sret, so that no other trap comes between; two
 registers are saved below the stack pointer, where the ABI has nothing (RISC-V psABI, "Integer
 Calling Convention"). A second breakpoint, as in the paper on FreeBSD's kinst, would do the same by

@@ -110,7 +110,7 @@ class BootingVm(Vm):
         if not places:
             raise TargetError(
                 "the code that the kernel's boot begins with is not in the guest's memory",
-                "is the kernel that of its vmlinux, and not packed?",
+                "--debug must name the vmlinux of the kernel that boots",
             )
         stopped = self._run_to([at + len(leap.code) - leap.size for at in places])
         return self.registers(stopped.cpu)[leap.register] - leap.target & MASK
