@@ -278,7 +278,7 @@ def _start(code: IrFunction, machine: CodeMachine, access: Access) -> IrValue:
     if access.per_cpu is None:
         return const(access.address)
     if per_cpu is None or (per_cpu.address_space is None and not per_cpu.base_asm):
-        raise KinstError(f"kinst does not know how {machine.name} addresses per-CPU data")
+        raise KinstError(f"kinst does not know how the {machine.name} addresses per-CPU data")
     bits = 64 if access.offsets else 8 * access.size
     if per_cpu.address_space is None:
         base = code.asm(per_cpu.base_asm, "=r")

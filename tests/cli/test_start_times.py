@@ -23,6 +23,7 @@ HEAVY = (
 )
 WRONG = {
     "annotate": ["-c", "ls"],
+    "boot": ["--nosuch"],
     "cache": ["--nosuch"],
     "count": ["-n", "BEGIN"],
     "cover": ["-c", "ls"],

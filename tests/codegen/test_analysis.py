@@ -171,7 +171,7 @@ def test_the_strings_of_a_program() -> None:
 def test_parents_where_nothing_is_known() -> None:
     assert parents_of(None) == (0, 0)
     assert host_machine(load("amd64"), scratch(), 0, 0).parents == (0, 0)
-    facts = Facts("Linux", "6.1", 0, 2, {}, 0, 0, 0, 0, 0, (), None)
+    facts = Facts("Linux", "6.1", cpus=2)
     assert parents_of(facts) == (0, 0)
     # The parent's address is in the thread, its id in the parent.
     known = {"ppid": Access(0x40, (0x18, 0x10), 4), "pid": Access(0x40, (0x10,), 4)}

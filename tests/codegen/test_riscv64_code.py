@@ -29,7 +29,13 @@ THREAD = {
     for name, access in BUILTINS.items()
 } | {"curthread": Access(None, (), 8, thread=True)}
 FACTS = Facts(
-    "Linux", "test", 0, 2, THREAD, NOFAULT, 0, 0, 0, 0, (), CLOCK, PerCpu(None, "", "%tp")
+    "Linux",
+    "test",
+    cpus=2,
+    builtins=THREAD,
+    nofault_read=NOFAULT,
+    clock=CLOCK,
+    per_cpu=PerCpu(None, "", "%tp"),
 )
 # 64-bit constants that LLVM would rather load from a section of their own.
 VALUES = (0x123456789ABCDEF0, 0x8080808080808080, 11400714819323198485)

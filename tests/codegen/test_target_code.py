@@ -46,7 +46,8 @@ from tests.codegen.codegen_rig import (
 
 COUNT = AggregationVariable("", 0, (), AggFunction("count"))
 FACTS = Facts(
-    "Linux", "6.1", 0, 2, BUILTINS, NOFAULT, 0, 0x80, 1, 0, (0, 0), CLOCK, PerCpu(256)
+    "Linux", "6.1", cpus=2, builtins=BUILTINS, nofault_read=NOFAULT, trap_pc_offset=0x80,
+    trap_pc_delta=1, per_cpu_bases=(0, 0), clock=CLOCK, per_cpu=PerCpu(256),
 )  # fmt: skip
 
 
@@ -181,9 +182,9 @@ def test_fault_hook_translates_copies_alone() -> None:
 def test_machine_needs_cpu_and_nofault_read() -> None:
     isa = load_isa("amd64")
     where = scratch()
-    with pytest.raises(KinstError, match="CPU number"):
+    with pytest.raises(KinstError, match="the number of a CPU"):
         target_machine(isa, replace(FACTS, builtins={}), where)
-    with pytest.raises(KinstError, match="cannot fault"):
+    with pytest.raises(KinstError, match="reads memory without faulting"):
         target_machine(isa, replace(FACTS, nofault_read=0), where)
 
 

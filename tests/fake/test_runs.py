@@ -66,7 +66,7 @@ def planted_in(machine: FakeMachine, plan: Plan, text: tuple[int, int]) -> Plant
     )
     started = SimpleNamespace(
         isa=machine.isa, target=machine, system=FakeSystem(machine), text=text,
-        facts=SimpleNamespace(trap_pc_delta=0),
+        facts=SimpleNamespace(trap_pc_delta=0, only_counts=False),
     )  # fmt: skip
     return PlantedStopped(cast(Any, whole), cast(Any, started))
 

@@ -141,6 +141,6 @@ def test_tables_that_do_not_belong_together() -> None:
     for more in (b"\0", bytes(6)):
         made = Made([(0x5000, 8, 5), (0x5020, 16, 5)], False)
         made.rules += more
-        said = rf"made: \.orc_unwind has {12 + len(more)} bytes for 2 places"
+        said = rf"made: \.orc_unwind has {12 + len(more)} bytes for 2 addresses"
         with pytest.raises(KinstError, match=said):
             open_orc(made)  # type: ignore[arg-type]

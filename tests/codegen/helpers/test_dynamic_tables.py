@@ -579,7 +579,13 @@ def test_a_key_is_read_behind_its_tag(isa_name: str, barrier: str) -> None:
                    variables=(SELF, ARRAY))  # fmt: skip
     layout = lay_out_program(made, [], 64, places.agg_size)
     facts = Facts(
-        "Linux", "test", 0, 2, THREAD, NOFAULT, 0, 0, 0, 0, (), CLOCK, facts_of(isa_name).per_cpu
+        "Linux",
+        "test",
+        cpus=2,
+        builtins=THREAD,
+        nofault_read=NOFAULT,
+        clock=CLOCK,
+        per_cpu=facts_of(isa_name).per_cpu,
     )
     entries = ProgramEntries(made, layout, [(0,)], (), BASE + places.sites)
     code = compile_target(entries, target_machine(isa, facts, places), BASE + places.text)
@@ -602,7 +608,13 @@ def test_atomics_are_instructions(isa_name: str, atomics: tuple[str, ...]) -> No
     layout = lay_out_program(made, [], 64, places.agg_size)
     found = THREAD if isa_name == "riscv64" else BUILTINS
     facts = Facts(
-        "Linux", "test", 0, 2, found, NOFAULT, 0, 0, 0, 0, (), CLOCK, facts_of(isa_name).per_cpu
+        "Linux",
+        "test",
+        cpus=2,
+        builtins=found,
+        nofault_read=NOFAULT,
+        clock=CLOCK,
+        per_cpu=facts_of(isa_name).per_cpu,
     )
     entries = ProgramEntries(made, layout, [(0, 1, 2, 3, 4)], (), BASE + places.sites)
     code = compile_target(entries, target_machine(isa, facts, places), BASE + places.text)

@@ -102,7 +102,7 @@ def test_what_is_not_used_is_not_checked() -> None:
 def test_a_library_that_is_missing_is_named() -> None:
     found = error("ten->length", dialect(MORE))
     assert found.tag == "D_PRAGMA_DEPEND"
-    assert found.message == "library more.d requires library base.d"
+    assert found.message == "library more.d requires library base.d, which does not exist"
 
 
 def test_the_program_s_own_declarations_go_before() -> None:

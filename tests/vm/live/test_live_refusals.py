@@ -38,7 +38,7 @@ PLAIN = {
 WITHOUT_DWARF = {
     "an_inline_function": r"no debug information",
     "an_inline_entry": r"no debug information",
-    "a_local_variable": r"no debug information: no local variables",
+    "a_local_variable": r"no debug information about local variables",
     "a_source_line": r"no debug information",
 }
 BOOTED_WITH = {
