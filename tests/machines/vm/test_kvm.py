@@ -267,7 +267,9 @@ def test_a_busy_host_decides_nothing(
     code = tmp_path / "spin.py"
     code.write_text(f"{spin}os.nice(int(os.environ['NICE']))\n"
                     "threading.Thread(target=work).start(); work()\n")  # fmt: skip
-    fake_qemu(tmp_path, monkeypatch, f"NICE=19 exec {sys.executable} {code}")
+    fake_qemu(
+        tmp_path, monkeypatch, f"NICE=0 exec nice -n 19 taskset -c {cpu} {sys.executable} {code}"
+    )
     chosen = replace(choose(ISA, NONE, prepared.kernel, tmp_path, device), silence=1.0)
     others = [
         subprocess.Popen(

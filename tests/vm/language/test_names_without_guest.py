@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from kinst import api
 from kinst.cli.command import main
 from kinst.session import early_names
 from kinst.wire.child_process import Child
@@ -51,6 +52,8 @@ def test_a_wrong_function_is_told_as_a_guest_tells_it(
     description: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = ["-n", f"BEGIN, {description} {{}}", "-c", "true"]
+    # The command starts a guest before it reads the program; nothing here may wait for that guest.
+    monkeypatch.setattr(api, "start_early", lambda _request: None)
     with monkeypatch.context() as without:
         without.setattr(early_names, "check_functions", lambda *_: None)
         assert main(line) == 1
