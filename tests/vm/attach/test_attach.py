@@ -92,7 +92,10 @@ def test_system_calls_are_counted(vm: AttachGuest) -> None:
     run = traced(vm, "auto", program)
     vm.run(f"reads {calls}")
     run.stop()
-    found = counts(run.result().good().out)
+    done = run.result()
+    # On a busy host, one of the guest's threads may not have left the probes' code in time: told.
+    assert done.status == 0 or "a thread of the guest is still in a probe's code" in done.err, done
+    found = counts(done.out)
     assert found["read", "entry"] == found["read", "return"] == calls
     assert found["execve", "return"] == 1
 
