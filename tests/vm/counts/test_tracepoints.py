@@ -144,8 +144,9 @@ def compared(out: str, guest: str, events: list[str]) -> Counter[str]:
 def test_firings_are_the_guests_own(isa: str, tmp_path: Path) -> None:
     listed = kinst(f"--vm={isa}", "-l", "-n", "sdt:::").good().out
     events = [event for event in EVENTS if re.search(rf" {event.split(':')[1]}$", listed, re.M)]
-    # Elsewhere the functions that some tracepoints call are parts of their callers.
-    assert len(events) >= (len(EVENTS) if isa == "amd64" else 4), listed
+    assert len(events) >= len(EVENTS) - 1, listed
+    if isa == "riscv64":
+        events.remove("signal:signal_generate")  # reading two of its arguments is an ERROR there
     scripts = [
         guest_script(tmp_path, "rounds", script(events)), guest_script(tmp_path, "work", WORK),
     ]  # fmt: skip
