@@ -111,7 +111,7 @@ class BootSpan:
         last: the function that starts the first program. Tracing ends there, unless a command
             follows; 0 if the kernel lacks the symbol.
         slides: every distance by which the kernel may have been moved in its address space (KASLR).
-        leap: the jump that tells the distance; None if there is none that can be found.
+        leap: the jump that tells the distance; None if no such jump can be found.
         touched: ranges (virtual address, bytes). The kernel accesses none of them until its page
             tables map its image, and one of them before `first`; () if there are none. Without
             `leap` and `touched`, kinst tries all `slides`.

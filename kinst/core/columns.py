@@ -215,6 +215,17 @@ class TrampolineBatch:
     low: int
     high: int
 
+    @classmethod
+    def without_work(cls, columns: Columns, address: int) -> TrampolineBatch:
+        """Return a batch of trampolines that do nothing at their instructions, in memory at an
+        address. Isa.trampoline_sizes() tells which of the instructions it can displace there."""
+        count = len(columns)
+        none = np.zeros(count, np.bool_)
+        return cls(
+            columns, np.zeros((count, 0), np.int64), np.zeros(count, np.uint8), (),
+            np.full(count, -1), np.zeros(count, np.uint64), none, none, address, address,
+        )  # fmt: skip
+
     def take(self, which: I64 | Bools) -> TrampolineBatch:
         """Return a batch of the trampolines of the selected instructions, in the order of
         `which`."""

@@ -36,6 +36,7 @@ from kinst.core.probe import Function, Gap, Site
 from kinst.core.system import SystemCall, Tracepoint, TracepointSite
 from kinst.core.words import COLD, MASK
 from kinst.patch.flows import BRANCH, CALL, INDIRECT, JUMP, RETURN, TRAP, flows_of
+from kinst.session.report import MANY_PROBES
 
 _GLOB = re.compile(r"[*?\[]")
 _ORDINAL = re.compile(r"(.+)@([0-9]+)\Z")
@@ -50,7 +51,6 @@ BEGINNING = 20  # bytes of a function's first instruction, and of a landing pad 
 LANDING_SIZE = 8
 NEXT, LANDING = map(FLOW_KINDS.index, FLOW_KINDS[:2])
 _RETURN = Flow("return", falls_through=False)
-MANY = 10_000  # functions of which it takes seconds to find all exits
 SCANNED = 512  # functions or sites that are decoded at once
 # Two functions at most this far apart are read at once; bytes of one such read.
 READ_GAP, READ_MOST = 4096, 1 << 20
@@ -270,7 +270,7 @@ class RunningKernel:
 
     def exits(self, functions: Sequence[Function]) -> Sequence[Exits]:
         work, found = f"finding the probes of {len(functions):,} functions", list[Exits]()
-        progress = self._progress if len(functions) >= MANY else None
+        progress = self._progress if len(functions) >= MANY_PROBES else None
         for some in _batches(functions, SCANNED):
             if progress is not None:
                 progress(work, len(found) / len(functions))
@@ -537,12 +537,8 @@ class RunningKernel:
         """Return, for each instruction, whether its mark shows that _stays() is False."""
         if not len(columns):
             return ()
-        count, near = len(columns), int(columns.address.min()) - REACHED & MASK
-        none = np.zeros(count, np.bool_)
-        batch = TrampolineBatch(
-            columns, np.zeros((count, 0), np.int64), none.astype(np.uint8), (), np.full(count, -1),
-            none.astype(np.uint64), none, none, near, near,
-        )  # fmt: skip
+        near = int(columns.address.min()) - REACHED & MASK
+        batch = TrampolineBatch.without_work(columns, near)
         movable: list[bool] = (
             (columns.marks != 0) & (self.isa.trampoline_sizes(batch) >= 0)
         ).tolist()

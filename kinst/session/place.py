@@ -277,12 +277,7 @@ def _kinds(
     columns = columns_of([s.address for s in sites], [s.code for s in sites])
     columns.marks[:] = machine.kernel.marks(sites)
     marked = np.flatnonzero(columns.marks)
-    none = np.zeros(len(marked), np.bool_)
-    batch = TrampolineBatch(
-        columns.take(marked), np.zeros((len(marked), 0), np.int64), none.astype(np.uint8), (),
-        none.astype(np.int64) - 1, none.astype(np.uint64), none, none, ability.scratch_address,
-        ability.scratch_address,
-    )  # fmt: skip
+    batch = TrampolineBatch.without_work(columns.take(marked), ability.scratch_address)
     movable = np.zeros(len(sites), np.bool_)
     movable[marked] = isa.trampoline_sizes(batch) >= 0
     if not ability.fault_hook:

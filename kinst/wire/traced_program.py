@@ -211,6 +211,10 @@ class TracedProgram:
                 with suppress(ProcessLookupError):
                     os.kill(tid, signal.SIGKILL)
             self._ended.wait(_SECONDS)
+        self._end_tracing()
+
+    def _end_tracing(self) -> None:
+        """End the tracing thread, which detaches from the stopped threads."""
         self._closing = True
         if self._bell is not None:
             self._bell.ring()
@@ -265,6 +269,10 @@ class TracedProgram:
                     self._handle(pid, status)
         if self._bell is not None:
             self._bell.ring()
+        self._detach()
+
+    def _detach(self) -> None:
+        """Let each stopped thread run on untraced, with the signal that waits for it."""
         for tid in self._held:
             with suppress(OSError):
                 ptrace_request(_DETACH, tid, 0, self._signals.get(tid, 0))
@@ -559,9 +567,7 @@ class AttachedProgram(TracedProgram):
     def _give_up(self) -> None:
         """Let the threads that have been stopped run. They are traced until kinst's tracing thread
         ends, which calls this method."""
-        for tid in list(self._held):
-            with suppress(OSError):
-                ptrace_request(_DETACH, tid, 0, self._signals.get(tid, 0))
+        self._detach()
 
     def _executed(self, pid: int) -> None:
         if pid == self.pid:  # kinst is not told of its end
@@ -575,11 +581,7 @@ class AttachedProgram(TracedProgram):
         with suppress(TargetError):
             self.stop()
             self._do(self._take_bases)
-        self._closing = True
-        if self._bell is not None:
-            self._bell.ring()
-        self._thread.join(_SECONDS)
-        self.process.close()
+        self._end_tracing()
 
     def _take_bases(self) -> None:
         """Set the gs base of each stopped thread to what it was before the trace. A thread that is

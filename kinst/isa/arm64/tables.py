@@ -95,7 +95,7 @@ def _of_jump(
 
 def _written(register: int, before: int, words: Mapping[int, int]) -> int:
     """Return the address of the last instruction in front of the address `before` that may write a
-    register; 0 if there is none. The search goes back by address, and ignores branches.
+    register; 0 if no instruction does. The search goes back by address, and ignores branches.
 
     Args:
         words: encodings of the function's instructions, by address.

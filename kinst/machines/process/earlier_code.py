@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 
-_PIECE = 16  # bytes of which one instruction is decoded
-_UNUSED = 8  # bytes, all of which are zero where there is no code
+_PIECE = 16  # bytes to read for one instruction: no instruction is longer
+_UNUSED = 8  # so many zero bytes mean that no code was written there
 
 
 def ways_back(

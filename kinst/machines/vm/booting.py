@@ -29,7 +29,6 @@ from kinst.core.machine import (
 from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.core.words import MASK
-from kinst.machines.vm.accelerators import TCG
 from kinst.machines.vm.kvm import Accelerator
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import VmConfig, gone_error, prepare_line
@@ -51,6 +50,7 @@ class BootingVm(Vm):
         config: VmConfig,
         virtual_layout: VirtualLayout,
         span: BootSpan,
+        accelerator: Accelerator,
         on_output: Callable[[bytes], None] | None = None,
         terminal: Terminal | None = None,
     ) -> None:
@@ -58,10 +58,10 @@ class BootingVm(Vm):
 
         Args:
             span: the part of the kernel's boot to trace.
+            accelerator: how config.accel was chosen, which is TCG.
             on_output: called with the output of the guest's command.
             terminal: the terminal of the guest's commands, None without one.
         """
-        accelerator = Accelerator(TCG, "its boot is traced", required=True)
         super().__init__(
             isa, config, virtual_layout, on_output, terminal=terminal, accelerator=accelerator
         )
@@ -84,7 +84,7 @@ class BootingVm(Vm):
         kernel is.
 
         Args:
-            say: called with a line for the user, of which there is none.
+            say: stored for later messages to the user; bring_up() itself has none.
         """
         self._say = say
         self._attach()

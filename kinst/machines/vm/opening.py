@@ -80,8 +80,9 @@ def open_guest(
         on_output = config.terminal.show
     if config.span is not None:
         booting: Target = import_module("kinst.machines.vm.booting").BootingVm(
-            config.isa, wanted, config.virtual_layout, config.span, on_output, config.terminal
-        )
+            config.isa, wanted, config.virtual_layout, config.span, accelerator, on_output,
+            config.terminal,
+        )  # fmt: skip
         return booting
     guest: Target = import_module("kinst.machines.vm.machine").Vm(
         config.isa, wanted, config.virtual_layout, on_output, early, config.terminal, accelerator
@@ -96,7 +97,7 @@ def describe_host(isa: Isa, options: MachineOptions, cache: Path) -> str:
 
 def _accelerator(config: MachineConfig, device: Path) -> Accelerator:
     if config.options.trace_boot:
-        return Accelerator(TCG, "its boot is traced")
+        return Accelerator(TCG, "its boot is traced", required=True)
     return choose(config.isa, config.options, config.kernel, config.cache, device)
 
 

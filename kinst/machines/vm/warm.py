@@ -190,7 +190,7 @@ class EarlyGuest:
 
 
 def early_guest(config: VmConfig, board: Board, command: str) -> EarlyGuest | None:
-    """Start a QEMU that loads the saved state for a configuration; return None if there is none.
+    """Start a QEMU that loads the saved state for a configuration; None if no state is saved.
 
     Args:
         command: shell command that the guest prepares as soon as it runs; "" for no command.

@@ -71,7 +71,7 @@ def boot(
         leap: how boot code jumps to the kernel's own address space, if KASLR chooses from more
             addresses than can be tried: (function, bytes of the jump, register, symbol of the
             target).
-        touched: ranges (virtual address, bytes) of which boot code first accesses one when the page
+        touched: ranges (virtual address, bytes). Boot code accesses none of them before the page
             tables map the kernel's image.
     """
     # Without the self-tests of ciphers, the kernel boots in four fifths of the time under TCG.  A
