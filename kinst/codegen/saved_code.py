@@ -4,8 +4,8 @@ llvmlite takes a twelfth of a second to load, and LLVM a fortieth to compile a s
 program is traced again on an equal guest, its LLVM assembly is the same, addresses included, and
 the code comes from a file: SHA-256 of the rest | length of the names | names (JSON) | code.
 
-The offset of the guest's clock is in the assembly, too. By rounding, it differs by 1 ns between
-traces, so that a program has a few such files.
+The offset of the guest's clock is in the assembly, too. Rounding makes the offset differ by 1 ns
+from trace to trace, so one program may have a few such files.
 
 A file's name is the SHA-256 of everything that the code depends on: the assembly, the target, the
 options, LLVM's library, and the module that calls LLVM.

@@ -104,7 +104,8 @@ def record_shapes(
 
 def _record_addresses(machine: CodeMachine) -> RecordPlaces | None:
     """Return the addresses that a trampoline needs for writing a record; None if trampolines cannot
-    write records on this machine (its CPU number, clock or addresses do not fit).
+    write records on this machine, because of the way in which the CPU's number or the clock is
+    read, or because an address is too large.
     """
     cpu, busy = machine.builtins.get("cpu"), machine.pin
     scratch, clock = machine.scratch, machine.clock

@@ -148,8 +148,9 @@ def _read_text(machine: StartedMachine) -> LiveText:
 class PlantedStopped:
     """Implementation of Planted for a machine that is stopped while patches are written.
 
-    If memory can be read while the machine runs, kinst copies the whole text before the stop, and
-    if the patches are few, it reads only the text around them during the stop.
+    If memory can be read while the machine runs, kinst copies the kernel's whole text before it
+    stops the machine. If there are few patches, kinst then reads only the text around the patches
+    while the machine is stopped.
     """
 
     def __init__(self, plan: TracePlan, machine: StartedMachine) -> None:
@@ -248,7 +249,8 @@ class PlantedStopped:
         return told
 
     def _switch(self, switches: frozenset[int], *, on: bool) -> bool:
-        """Turn on or off the kernel's switches that lead control to some of the sites.
+        """Turn on or off the kernel's own switches (static keys) that must be on so that control
+        reaches some of the sites.
 
         Returns False if that is impossible because the kernel keeps changing its switches itself,
         although it was allowed to run again and again for SWITCHING seconds.
@@ -434,8 +436,9 @@ class PlantedStopped:
     def _restore_sites(self) -> str:
         """Write the original bytes over the sites' patches.
 
-        Afterwards no CPU is between a breakpoint and the hook that handles it. Returns the end of a
-        message about patches that vanished with an unloaded module, "" if there are none.
+        Returns only when no CPU is between a breakpoint and the hook that handles it. The result is
+        a part of a message, about patches that vanished with an unloaded module; "" if there are no
+        such patches.
         """
         patches = self._patches
         here = patches.take(np.flatnonzero(self._still_there(patches)))
@@ -547,10 +550,10 @@ def _need_none(left: Patches) -> None:
 
 
 def _insides(runs: PlannedRuns, which: Bools) -> U64:
-    """Return the addresses of all instructions in some runs, except each run's first instruction.
+    """Return the addresses of the instructions inside some runs: all but each run's first one.
 
     Args:
-        which: for each run, whether to return its instructions.
+        which: for each run, whether the result has its instructions.
     """
     count = np.diff(runs.inside_at)[which]
     return runs.insides[ragged(runs.inside_at[:-1][which], count)]

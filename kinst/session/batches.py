@@ -1,9 +1,9 @@
 """Batches (-x batch=TIME): parts of the functions that a program traces, planted in turn.
 
 A kernel has two and a half million instructions; to plan and plant a hundred thousand of them takes
-seconds and a few megabytes of scratch. With -x batch=TIME kinst traces a program for TIME with one
-part of the functions, then for TIME with the next part. Each batch has scratch of its own, so
-records and variables end with it. Only aggregations continue through all batches
+seconds and a few megabytes of scratch. With -x batch=TIME, kinst traces the first batch of
+functions for TIME, then the second batch for TIME, and so on. Each batch has its own scratch, so
+records and variables are lost when the batch ends. Only aggregations continue through all batches
 (consumer.aggregations), so clauses at instructions may only aggregate.
 
 Tested by tests/fake/test_batches.py.

@@ -29,7 +29,8 @@ PIECE = 0.5  # seconds of one wait
 class CommandLife:
     """Follower of the command of -c in the guest, until the command has exited.
 
-    Meanwhile kinst's helper processes in the guest, which include the command's parent, wait.
+    While the command runs, kinst's helper processes in the guest (one is the command's parent)
+    wait.
     """
 
     def __init__(self, machine: StartedMachine, helpers: Helpers, span: CommandSpan) -> None:

@@ -38,7 +38,7 @@ class Compiled:
         program: all texts as one typed program.
         options: the D options.
         plant: the ways to plant that -x plant= allows.
-        trampolines: bytes of scratch for code.
+        trampolines: bytes of scratch for trampolines and other code.
         types: the types of the kernel, with which the program was compiled.
         batch: seconds for which each batch of functions is traced, 0 without batches.
         only: "all" traces kinst's own processes in a guest as well; "command" traces only the

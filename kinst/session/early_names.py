@@ -67,8 +67,9 @@ def check_functions(
 def _named(
     compiled: Compiled, providers: Mapping[str, Provider]
 ) -> Iterator[tuple[ProbePattern, Span]]:
-    """Yield each description that names one function of the kernel itself, with its position in the
-    program."""
+    """Yield each description that names a single function of the kernel proper, with the
+    description's position in the program.
+    """
     for clause in compiled.program.clauses:
         for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
             provider = providers.get(pattern.provider)

@@ -337,9 +337,9 @@ _ADDRESS = re.compile("0x[0-9a-f]{8,}")
 def with_few_conditions(enabled: Sequence[EnabledSite]) -> tuple[EnabledSite, ...]:
     """Replace addresses in conditions by arguments of the probes, if there are many conditions.
 
-    The returns of thousands of functions have conditions that differ only in addresses. With the
-    addresses as arguments, which programs cannot read (as in with_few_selected()), they are one
-    condition.
+    The returns of thousands of functions have conditions that differ only in addresses. If the
+    addresses are arguments instead, all these returns have the same condition. Programs cannot read
+    these arguments (as in with_few_selected()).
     """
     if len({e.condition for e in enabled}) <= FEW_CONDITIONS:
         return tuple(enabled)
@@ -367,12 +367,11 @@ _NUMBER, _STATE = ARGUMENTS - 2, ARGUMENTS - 1  # of the arguments that conditio
 
 
 def with_few_selected(enabled: Sequence[EnabledSite]) -> tuple[EnabledSite, ...]:
-    """Replace selections by conditions for probes that share their site with few other probes with
-    selections.
+    """Replace selections by conditions for probes at sites at which few probes have a selection.
 
     A selection tells which of a site's hits belong to a probe, by numbers in memory. A trampoline
-    can test a condition without a call. At a site with many probes the selections stay: there, one
-    call finds the probe that a hit belongs to.
+    can test a condition without a call. At a site with many probes, the probes keep their
+    selections: there, one call finds the probe that a hit belongs to.
 
     The condition gets the numbers of the selection as two more arguments of the probe. Programs
     cannot read these arguments, since check_arguments() was called before they are added.
@@ -446,8 +445,8 @@ def with_read_arguments(
 ) -> tuple[EnabledSite, ...]:
     """Remove the arguments that no clause of a probe reads, for probes at instructions.
 
-    Each return of a function has another offset as its arg0, so that later stages would find only
-    different probes (EnabledSite.work).
+    Later stages handle probes with equal arguments together (EnabledSite.work). arg0 is an offset
+    that differs at each return of a function, so with it no two probes would be equal.
     """
     read: dict[tuple[int, ...], frozenset[int]] = {}
     none, changed = Argument(ARGUMENT_NONE), []

@@ -230,7 +230,9 @@ class RunningKernel:
                 yield Gap(function, at, to - at, self.isa.undecoded(code[at:]))
 
     def _padding(self, code: bytes) -> int:
-        """Return Isa.padding() of a hole's bytes; there are few different holes."""
+        """Return how many bytes of a gap are padding (Isa.padding()). Many gaps have the same
+        bytes, so the results are cached.
+        """
         if code not in self._paddings:
             self._paddings[code] = self.isa.padding(code)
         return self._paddings[code]
@@ -245,8 +247,9 @@ class RunningKernel:
         return self.columns(functions), joined_flows(found)
 
     def _new_flows(self, functions: Sequence[Function]) -> tuple[Sequence[int], Flows]:
-        """Find out where control goes from the instructions of functions, and return the bounds of
-        the functions (Scanned.bounds) and the flows."""
+        """Return where control goes from each instruction of functions, as (index of each
+        function's first instruction (Scanned.bounds), flows).
+        """
         scanned = self.columns(functions)
         columns, flows = scanned.columns, flows_of(scanned.columns, self.isa)
         kind, falls, target, fault = flows.kind, flows.falls, flows.target, flows.fault
@@ -304,8 +307,10 @@ class RunningKernel:
     def _add_cold(
         self, parts: list[Function], leaving: Mapping[int, Sequence[tuple[Instruction, Flow]]]
     ) -> Iterator[Function]:
-        """Add to a function's parts the cold parts to which the parts lead. Yield those of the
-        added parts that have no entry in `leaving`.
+        """Add a function's cold parts to `parts`: the parts to which branches of the function, or
+        of a cold part, lead.
+
+        Yield each part that has no entry in `leaving`; its branches are not followed.
 
         Args:
             leaving: the instructions by which control may leave each part, by the part's address.
@@ -534,7 +539,9 @@ class RunningKernel:
         ]
 
     def _movable(self, columns: Columns) -> Sequence[bool]:
-        """Return, for each instruction, whether its mark shows that _stays() is False."""
+        """Return, for each instruction, whether its mark alone shows that the ISA can displace it,
+        so that _stays() need not be called.
+        """
         if not len(columns):
             return ()
         near = int(columns.address.min()) - REACHED & MASK

@@ -267,9 +267,9 @@ def _kinds(
 ) -> Sequence[int]:
     """Return a number for each site that says what choose_movable() would answer.
 
-    Sites with equal numbers get equal answers, so choose_movable() is called only once for each
-    number. The number 0 means that the site must be examined by itself: the marks of its
-    instruction do not show that the instruction can be displaced into scratch.
+    choose_movable() is called only once for each number. The number 0 means that choose_movable()
+    must be called for the site itself: the mark of the site's instruction does not show that the
+    instruction can be displaced into scratch.
     """
     if not ability.scratch_address or ability.forced == "stop" or not sites:
         return [0] * len(sites)

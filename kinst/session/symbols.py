@@ -175,7 +175,8 @@ def open_program(path: Path) -> GuestProgram | None:
 def user_names(programs: Mapping[str, Path]) -> Callable[[Process, int], ResolvedSymbol | None]:
     """Return a function that looks up the symbol at an address of a guest's process.
 
-    It opens a program's file at the first lookup in a process that executes the program.
+    The returned function opens a program's file at the first lookup in a process that executes the
+    program.
 
     Args:
         programs: paths on the host, by the program's name in the guest.

@@ -91,8 +91,8 @@ class EnabledSite:
         epid: epid of the first clause; the other clauses have the next numbers.
         arguments: how to find arg0, arg1, ...; empty if the probe has no arguments.
         condition: a D expression that is true if the probe fires at a hit; "" if it always fires.
-        switch: address of the kernel's switch that must be on so that control reaches the site
-            (Tracepoints.switched()); 0 if control reaches it anyway.
+        switch: address of the kernel's switch (static key) that must be on so that control reaches
+            the site (Tracepoints.switched()); 0 if control reaches the site without a switch.
         selection: which of the site's hits belong to the probe; None if all do.
     """
 

@@ -292,7 +292,7 @@ def _quantize(code: IrFunction, value: IrValue) -> IrValue:
     """Emit LLVM IR that computes the bucket of quantize(); return its number.
 
     The bucket is 63 plus the number of bits of |value|, or 63 minus that number for a negative
-    value. -2**63, whose number of bits is 64, is in bucket 0 like the other least values.
+    value. For -2**63, of 64 bits, that would be -1: it is in bucket 0, with the values of 63 bits.
     """
     negative = code.icmp("slt", value, 0)
     size = code.select(negative, code.op("sub", const(0), value), value)

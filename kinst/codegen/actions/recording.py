@@ -149,8 +149,8 @@ def reserve(firing: Firing, size: int, dropped: str) -> Reserved:
 
 
 def _reserves(firing: Firing) -> bool:
-    """Return whether a probe may fire while a record is being written on the same CPU. On such
-    machines trampolines write records without turning interrupts off.
+    """Return whether this machine's trampolines write records without turning interrupts off. Then
+    a probe may fire while another record is being written on the same CPU.
     """
     return firing.unit.machine.reserves and not firing.unit.machine.host
 

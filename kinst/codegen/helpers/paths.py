@@ -77,9 +77,8 @@ def _text(firing: Firing, structure: IrValue, root: IrValue) -> Text:
 
 
 def _nowhere(firing: Firing) -> Text | None:
-    """Return the empty string as the value of cwd or root if the clause is one of BEGIN, END or a
-    timer, and the program has no kernel to trace;
-    None in any other case.
+    """Return "", the value of cwd and root in clauses of BEGIN, END and timers of a program that
+    traces no kernel; None for any other clause.
     """
     if not firing.unit.machine.host or firing.unit.machine.paths is not None:
         return None

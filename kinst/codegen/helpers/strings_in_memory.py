@@ -238,8 +238,8 @@ def compare_texts(firing: Firing, left: Text, right: Text) -> IrValue:
 
 
 def _bound(firing: Firing, text: Text) -> IrValue:
-    """Return the number of bytes of a string that may be read; 0 if the string is NULL at
-    run time.
+    """Emit LLVM IR that computes how many bytes of a string may be read: 0 if the string is NULL at
+    run time; return this number.
     """
     if not text.nullable:
         return const(text.bound)

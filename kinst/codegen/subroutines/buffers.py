@@ -40,8 +40,8 @@ def bcopy(firing: Firing, args: Args) -> Lowered:
 
 
 def _fill_zeros(unit: Unit, name: str) -> IrFunction:
-    """Return the LLVM function fill_zeros(dst, size, byte), which replaces each 0 in `size` bytes
-    by `byte`.
+    """Return the LLVM function fill_zeros(dst, size, byte), which replaces each 0 among the `size`
+    bytes at dst by `byte`.
     """
     code = unit.function(name, 3, 0)
     dst, size, byte = code.params

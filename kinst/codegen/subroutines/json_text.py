@@ -189,9 +189,9 @@ def _leave_word(
 def _leave_number(
     code: IrFunction, first: IrValue, text: IrValue, bound: IrValue, start: IrValue
 ) -> None:
-    """Emit LLVM IR that, if a number (digits, a fraction, an exponent) begins at index `start`,
-    returns the index after the number from the function under construction, or -1 if the text is
-    not JSON.
+    """Emit LLVM IR for the case that a number (digits, a fraction, an exponent) begins at index
+    `start`: the function under construction then returns the index after that number, or -1 if the
+    text is not JSON.
 
     Args:
         first: the byte at index `start`.
