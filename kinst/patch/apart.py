@@ -2,9 +2,10 @@
 TCG).
 
 Such an emulator finds translated code by a hash of its address (CodeTable). Two pieces of code that
-have one table entry evict each other: if both run at a hit, each hit pays two slow look-ups. So
-kinst puts each of a few trampolines at the next address whose entry is free: not in use by another
-trampoline, by a site, by an address that a trampoline leads to, or by code near the sites.
+have one table entry evict each other: if both run at a hit, each hit pays two slow look-ups. If
+there are few trampolines, kinst puts each of them at the next address whose table entry is free:
+not in use by another trampoline, by a site, by an address that a trampoline leads to, or by code
+near the sites.
 
 kinst does not know what else runs when a site is hit, such as the callers of its function. The
 trampolines of many sites would fill the table, so kinst puts many trampolines as close together as
@@ -28,7 +29,7 @@ class Apart:
     of translated code."""
 
     def __init__(self, table: CodeTable, taken: U64, align: int) -> None:
-        """Start with the table entries of the addresses `taken` in use.
+        """Begin; only the table entries of the addresses in `taken` are in use.
 
         Args:
             table: the machine's table of translated code.

@@ -16,8 +16,8 @@ JUMP, BRANCH, CALL, RETURN, INDIRECT, TRAP = map(FLOW_KINDS.index, FLOW_KINDS[2:
 
 
 def flows_of(columns: Columns, isa: Isa) -> Flows:
-    """Return where control goes from each instruction, as far as the ISA alone knows: no
-    instruction is said to fault.
+    """Return where control goes from each instruction, as far as the ISA alone knows. Faults are
+    not included.
 
     Isa.leads() finds this for all instructions with marks (Columns.marks) in one call. All other
     instructions are grouped by encoding, and Isa.flow() decodes one instruction of each group.

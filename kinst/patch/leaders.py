@@ -460,7 +460,7 @@ class Leaders:
         return which[there], (offset + code.base[of])[there]
 
     def _see(self, code: _FunctionRows, live: U64, asked: Bools) -> _Entered:
-        """Find out where control may enter functions.
+        """Return where control may enter functions.
 
         Args:
             code: the functions.

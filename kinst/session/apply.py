@@ -397,7 +397,7 @@ class PlantedStopped:
             raise TargetError(f"{error.message}{remains}", hint) from error
 
     def _remains(self) -> str:
-        """Return the end of an error message, which says how many sites may still be planted.
+        """Return a part of an error message, which says how many sites may still be planted.
 
         "" if no site may still be planted.
         """

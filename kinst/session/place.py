@@ -265,11 +265,12 @@ def _with_runs(
 def _kinds(
     sites: Sequence[Site], machine: StartedMachine, ability: PlantingAbility
 ) -> Sequence[int]:
-    """Return a number for each site that says what choose_movable() would answer.
+    """Return a number for each site, so that sites with equal numbers can be planted in the same
+    ways.
 
-    choose_movable() is called only once for each number. The number 0 means that choose_movable()
-    must be called for the site itself: the mark of the site's instruction does not show that the
-    instruction can be displaced into scratch.
+    choose_movable() is called only once for each number. The number 0 means that it must be called
+    for the site itself: the mark of the site's instruction does not show that the instruction can
+    be displaced into scratch.
     """
     if not ability.scratch_address or ability.forced == "stop" or not sites:
         return [0] * len(sites)

@@ -112,9 +112,10 @@ def machine_config(
 
 
 def guest_append(request: Request, boot: Boot | None) -> str:
-    """Return what to add to the kernel's command line.
+    """Return the words to add to the kernel's command line.
 
-    If the user gave an initial RAM disk and a command, this starts kinst's helper before init.
+    If the user gave an initial RAM disk and a command, these words make the kernel start kinst's
+    helper before init.
 
     Args:
         boot: how the kernel's system is booted; None if no system is known.

@@ -107,10 +107,8 @@ class ScratchPool:
         return data + _described(program) + PAGE - 1 & -PAGE
 
     def is_short(self, program: EnabledProgram) -> bool:
-        """Return whether scratch may be too small for a program while code of ended traces is in
-        use.
-
-        Either its code or its data may not fit.
+        """Return whether a program's code or data may not fit into scratch as long as the code of
+        ended traces stays there.
         """
         if not self._first_code:
             return False

@@ -23,7 +23,7 @@ def ways_back(
     isa: Isa,
 ) -> set[int]:
     """Return the addresses outside of some regions to which control may come directly from code in
-    them.
+    these regions.
 
     Args:
         entered: addresses in the regions at which control may be.

@@ -180,7 +180,10 @@ class TracedProcess(Target):
         """Change the program counters of threads.
 
         Words of memory need no change: on this instruction set a jump is one instruction, so no
-        thread that sleeps or was interrupted has executed a part of it only.
+        thread that sleeps or was interrupted has executed only a part of a jump.
+
+        Args:
+            places: the new program counter, by the present one.
         """
         self._program.move(places)
 

@@ -227,7 +227,7 @@ class Debugger:
         self._rsp.ask_ok([f"Z4,{at:x},{size:x}".encode() for at, size in ranges], "watch memory")
 
     def unwatch(self) -> None:
-        """Stop no more at accesses to the ranges that watch() was given."""
+        """Remove the watchpoints that watch() has set."""
         self._need_stopped("memory can be watched no more")
         requests = [f"z4,{at:x},{size:x}".encode() for at, size in self._watched]
         self._watched = ()

@@ -103,8 +103,8 @@ class BootingVm(Vm):
         return Bearings(self._span.text + slide & MASK, booting=True)
 
     def _slide_by(self, leap: Leap) -> int:
-        """Return how far the kernel has been moved, by the register of the jump into its own
-        address space.
+        """Return how far KASLR has moved the kernel, as the register tells by which the kernel
+        jumps into its own address space.
         """
         places = self.qemu.search(leap.code)
         if not places:
@@ -116,8 +116,8 @@ class BootingVm(Vm):
         return self.registers(stopped.cpu)[leap.register] - leap.target & MASK
 
     def _slide_by_tables(self, touched: Sequence[tuple[int, int]]) -> int:
-        """Return how far the kernel has been moved, by its page tables when it first accesses one
-        of these ranges (BootSpan.touched).
+        """Run the guest until it accesses one of these ranges (BootSpan.touched), and return how
+        far KASLR has moved the kernel, as the page tables tell at that moment.
         """
         self._stub.watch(touched)
         self._run_to_stop()
