@@ -44,8 +44,9 @@ def load_later(name: str) -> Isa:
 
 
 class _LaterIsa:
-    """Stand-in for an instruction set: its name, its board, and for all else the instruction set
-    itself, which takes a tenth of a second to import."""
+    """Stand-in for an instruction set. It knows the name and the board; any other attribute imports
+    the instruction set, which takes a tenth of a second.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -127,7 +127,7 @@ class _Chosen:
 
     Attributes:
         region: the region.
-        graph: flow graph of the function around the region.
+        graph: flow graph of the function that contains the region.
         inside: nodes of the graph that belong to the region, for return probes; None for entry
             probes.
         plain: the sites to plant if the kernel refuses no instruction.
@@ -431,7 +431,7 @@ def _lost(region: CopyRegion, gaps: Sequence[Gap], name: str) -> bool:
     """Return whether a copy, or an instruction by which control leaves it, may be in a gap.
 
     Args:
-        gaps: the gaps of the function around the copy.
+        gaps: the gaps of the function that contains the copy.
         name: "entry" or "return".
     """
     spans = [(g.function.address + g.offset, g.function.address + g.end) for g in gaps]

@@ -1,7 +1,7 @@
 """Entries and exits of the inlined copies of a function.
 
 The entry of a copy is the address that debug information gives (kinst/core/inline.py). The returns
-of a copy are the edges that leave it in the flow graph of the function around it:
+of a copy are the edges that leave it in the flow graph of the function that contains the copy:
 
 - A copy consists of the instructions in its ranges that can run only after its entry. The ranges in
   the debug information also contain instructions that the compiler moved before the entry, and
@@ -259,8 +259,8 @@ def _is_clear(
 def _site_after(
     to: int, inside: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> int | None:
-    """Return the address to plant in the node that exits lead to; None if nodes outside the copy
-    lead there as well, or if the node is outside the function.
+    """Return the address to plant in a node to which edges out of the copy lead. None if edges from
+    outside the copy lead to the node as well, or if the node is outside the function.
 
     Args:
         to: the node.

@@ -62,7 +62,9 @@ _REACH = 1 << 31
 
 
 class _Frame:
-    """Code around a call, with its argument and its distance left out."""
+    """Code of a trampoline before and after a call instruction. The call's argument and its
+    distance, which differ from trampoline to trampoline, are left out.
+    """
 
     def __init__(self, slots: frozenset[int]) -> None:
         before, self.after = call_frame(slots, 0)

@@ -122,8 +122,8 @@ def _sequences(addresses: tuple[int, ...], code: bytes) -> Mapping[int, tuple[in
     """Return the instructions of a function at which a probe's work would clear a load-exclusive's
     mark.
 
-    The result maps the address of each to (address of the load-exclusive, why the sequence from
-    there on cannot run again, or "").
+    The result maps the address of each such instruction to (address of the load-exclusive, why the
+    sequence from the load-exclusive on cannot run again, or "").
 
     Args:
         addresses: of the function's instructions.

@@ -128,8 +128,9 @@ class Arm64Run(SymbolicCode):
         self._write(rd, number(bits & MASK), size)
 
     def _bits(self, w: int, rn: int, size: int) -> Known:
-        """Return the result of sbfm or ubfm; None for forms without another name than that of a
-        shift or an extension."""
+        """Return the result of an sbfm or ubfm that is a shift, an extension or ubfx; None for all
+        other forms.
+        """
         right, last, top = _field(w, 16, 6), _field(w, 10, 6), 8 * size - 1
         value, is_signed = self._read(rn, size), not _field(w, 29, 2)
         if last == top:  # asr, lsr

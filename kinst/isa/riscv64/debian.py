@@ -1,4 +1,4 @@
-"""Debian's kernel package for riscv64 guests: that of trixie, since bookworm has none.
+"""Debian's kernel package for riscv64 guests: the package of Debian 13, since Debian 12 has none.
 
 The debug package is 1 GB, most of it for modules.
 """

@@ -44,7 +44,7 @@ class RiscvOperation:
 
     Attributes:
         name: of an operator ("add", "sll", ...), "load", "store" or "lui".
-        second: the second register; None if it is `imm`.
+        second: the second register; None if the second operand is the number `imm`.
         size: bytes of the operands, or of memory.
         is_signed: whether the value from memory is sign-extended.
     """
@@ -152,7 +152,9 @@ def _compressed_operator(w: int, high: int, low_: int, imm: int) -> RiscvOperati
 
 
 def operation(one: p.Riscv64Instruction) -> RiscvOperation | None:
-    """Return what an instruction does, if it is one of those whose result is computed here."""
+    """Return what an instruction does; None if this module does not compute the instruction's
+    result.
+    """
     if one.kind != p.COPY:
         return None
     return _compressed(one.word) if one.size == 2 else _full(one)

@@ -88,8 +88,9 @@ class _Linux:
         return None
 
     def lacks(self, name: str, elf: Elf) -> str:
-        """Return "" for every part of D. What all Linux kernels lack is in the dialect; what the
-        running kernel lacks, its facts tell."""
+        """Return "", since every part of D may exist. The dialect says what all Linux kernels lack,
+        and the Facts of the running kernel say what this kernel lacks.
+        """
         return ""
 
     def of_file(self, elf: Elf) -> FileRules:

@@ -82,7 +82,7 @@ class _Search:
         function: address of __traceiter_NAME().
         sites: the sites of its key, by address.
         loads, calls: as FiringPlaces has them.
-        known: addresses of the calls in the loops of these loads.
+        known: addresses of the calls in the loops that begin with these loads.
         entered: other functions that are searched.
     """
 
@@ -264,8 +264,10 @@ class TracepointFirings:
         return reached
 
     def _before(self, site: KeySite, sites: Mapping[int, KeySite]) -> SymbolicRun | None:
-        """Return a run that begins with the numbers that registers hold at a site, whatever way
-        control comes there through its function. None if the ways are not known."""
+        """Return a symbolic execution that begins at the jump's target of a site. It knows the
+        registers that hold a known number at the site on every path through the site's function.
+        None if not all paths are known.
+        """
         function = self._function_at(site.address)
         if function is None or function.module != KERNEL:
             return None
@@ -312,7 +314,8 @@ class TracepointFirings:
 
         Args:
             off: addresses that control can come to while the key is off; paths end there.
-            begun: the run at the address; None for one that knows nothing.
+            begun: symbolic execution that has come to the address; None if no register is known
+                there.
         """
         begun = begun or self._run(start)
         begun.ignore_stores()
@@ -337,7 +340,9 @@ class TracepointFirings:
     def _step(
         self, search: _Search, one: Instruction, run: SymbolicRun
     ) -> list[tuple[int, SymbolicRun]]:
-        """Run an instruction; return where control can go, with the state there."""
+        """Run an instruction; return the addresses to which control can go, each with the symbolic
+        execution there.
+        """
         if run.pointer_load(one) == number(search.pointer):
             call, search.loads[one.address] = self.call_of(one, search.count)
             search.known.add(call)
@@ -386,7 +391,7 @@ class TracepointFirings:
         return data is None or data == element.plus(WORD).loaded()
 
     def _leaves(self, one: Instruction, target: int | None) -> bool:
-        """Whether a jump leads to the start of another function that is no part of its own."""
+        """Whether a jump leads to the start of another function, which is no cold part."""
         there = self._function_at(target or 0)
         here = self._function_at(one.address)
         if there is None or here is None or there == here or COLD in there.name + here.name:
@@ -394,8 +399,10 @@ class TracepointFirings:
         return there.address == target
 
     def _enter(self, search: _Search, target: int) -> None:
-        """Search a called function, too, if the compiler may have made it of the code that fires
-        the tracepoint: part of another function, or the tracepoint's own inline functions."""
+        """Search a called function, too, if the compiler may have moved code into it that fires the
+        tracepoint. Such a function is a part of another function, or one of the tracepoint's own
+        inline functions.
+        """
         called = self._function_at(target)
         if called is None or called.address != target or target in search.entered:
             return
