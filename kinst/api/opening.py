@@ -245,9 +245,9 @@ def expand_in_file(
     on_message: Say = ignore,
     on_progress: ShowProgress = ignore,
 ) -> str:
-    """Return the text of a D program in which probes of inline functions and of source lines are
-    replaced by probes at instructions, and local variables by expressions over registers and
-    memory, for the code in an ELF file. The file need not be a kernel.
+    """Return the text of a D program, expanded for the code in an ELF file, which need not be a
+    kernel. Probes at instructions replace probes of inline functions and of source lines.
+    Expressions over registers and memory replace local variables.
 
     Args:
         program: D text, the path of a script, or texts as the command line's options give them.

@@ -36,8 +36,8 @@ def made_by(programs: Sequence[ProgramText], functions: Sequence[str]) -> list[s
     """Return the names of the aggregations to which a program assigns one of these aggregating
     functions, in the order of the text, each once.
 
-    The name is that of the last @ before the function. Raises KinstError if there is no @ before
-    it.
+    The name is the one after the last @ before the function. Raises KinstError if no @ is before
+    the function.
 
     Args:
         programs: texts of the program.

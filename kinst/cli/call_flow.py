@@ -1,5 +1,5 @@
-"""Trace of one call of a function with everything that it calls (`kinst flow`), in as many runs of
-the command as are needed to find all functions.
+"""Trace of one call of a function, with all calls made in it (`kinst flow`). The command runs as
+often as is needed to find all functions.
 
 Tested by tests/vm/views/test_call_flow.py.
 """
@@ -138,7 +138,8 @@ class _Follower:
 
 def _nothing(text: str) -> None:
     """Discard a text: the command's output in runs that find functions, or a message about a probe
-    that is left out (they are summed up at the end)."""
+    that is left out (a sum of these is printed at the end).
+    """
 
 
 def traced_call(

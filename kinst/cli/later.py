@@ -1,4 +1,4 @@
-"""Modules that are imported when they are first used, so that a command answers --help and a wrong
+"""Modules that are imported when they are first used. So a command answers --help and a wrong
 command line without loading the modules that do its work.
 
 Tested by tests/cli/test_start_times.py.

@@ -50,7 +50,7 @@ def keys_in(data: bytes) -> list[str]:
 
 class Screen:
     """Live tables of aggregations that fill the terminal, one at a time. A table is drawn when
-    show() gets new values, and at each key.
+    show() gets new values, and when a key is pressed.
 
     A context manager: leaving it restores the terminal.
 

@@ -37,7 +37,7 @@ class Progress:
 
         Args:
             name: name of the command, which starts every line.
-            out: file to write to; None for the sys.stderr of each call.
+            out: file to write to; None for sys.stderr, which is looked up at each call.
             clock: returns the time in seconds.
             log: whether to write if there is no terminal.
         """

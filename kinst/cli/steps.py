@@ -24,7 +24,7 @@ class Steps:
 
         Args:
             say: prints a message; called from several threads.
-            again: seconds after which a step that goes on is said again.
+            again: seconds after which the message of a step that goes on is repeated.
         """
         self._say, self._again = say, again
         self._step = ""

@@ -53,9 +53,9 @@ def snippets_of(
     machine: CodeMachine,
     isa: Isa,
 ) -> Snippets:
-    """Compile the snippets that trampolines of a program can use: a guard for each clause with a
-    predicate, a guard for all clauses of a probe together, and for each probe whose only action is
-    @a[key] = count() a snippet that finds the key's counter.
+    """Compile the snippets that trampolines of a program can use. There is a guard for each clause
+    with a predicate, and a guard for all clauses of a probe together. For a probe whose only action
+    is @a[key] = count(), there is a snippet that finds the key's counter.
 
     Args:
         program: the program.

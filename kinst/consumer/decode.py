@@ -48,16 +48,19 @@ class DecodedRecords:
         return len(self.offsets)
 
     def times(self) -> npt.NDArray[np.uint64]:
-        """Return the time of each record in ns, in the order of the records. A record that is
-        earlier than one before it gets the time of that record, so that times never decrease."""
+        """Return the time of each record in ns, in the order of the records. If a record is earlier
+        than one before it, it gets the time of that earlier one in the order, so that times never
+        decrease.
+        """
         times: npt.NDArray[np.uint64] = np.maximum.accumulate(
             _field(self.data, self.offsets, RECORD_TIME, "<u8")
         )
         return times
 
     def positions(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the CPU slot of each record, and the number of bytes that were written to that
-        slot's ring before the record, in the order of the records."""
+        """Return two arrays in the order of the records: the CPU slot of each record, and how many
+        bytes were written to that slot's ring before the record.
+        """
         starts = np.array([start for _, start, _ in self.chunks], dtype=np.int64)
         mine = np.searchsorted(starts, self.offsets, side="right") - 1
         slots = np.array([slot for slot, _, _ in self.chunks], dtype=np.int64)[mine]

@@ -148,8 +148,9 @@ class Interpreter:
         yield from self._interpreted(chunks)
 
     def finish(self) -> Iterator[Event]:
-        """Yield the last events of a trace: those of records that the buffer policy stored, of the
-        faults after them, and of all aggregations that no printa() has printed, as dtrace(1) does.
+        """Yield the last events of a trace, as dtrace(1) does: first those of the records that the
+        buffer policy stored, then those of faults, then those of all aggregations that no printa()
+        has printed.
 
         Call it after the last take(), once no producer runs.
         """

@@ -120,8 +120,8 @@ class Names:
         return self.user(process_of(value), address) if type_.user else self.kernel(address)
 
     def merged(self, value: bytes, type_: DType) -> bytes:
-        """Return a key of an aggregation in which the address is replaced, so that addresses that
-        are shown by one name make one key.
+        """Return a key of an aggregation with its address replaced, so that addresses that are
+        shown by one name make one key.
 
         The function's start replaces the address or, for mod() and umod(), the module's base
         (libdtrace's dt_aggregate_sym() and dt_aggregate_mod()). Keys of other types are returned

@@ -187,8 +187,8 @@ def joined_flows(parts: Sequence[Flows]) -> Flows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrampolineBatch:
-    """Trampolines that are to be made together, for instructions that Isa.scan() has found fit for
-    this and whose probes only count, or only make one call.
+    """Trampolines that are to be made together. Isa.scan() has found their instructions suitable,
+    and the probes of each only count, or only make one call.
 
     Attributes:
         columns: the instructions.

@@ -34,8 +34,9 @@ class Span:
 
 
 class KinstError(Exception):
-    """An error for the user: a message of one line that says what went wrong, and a hint that says
-    what would work ("" if that is not known)."""
+    """An error for the user. Its message says in one line what went wrong; its hint says what would
+    work, or is "".
+    """
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

@@ -73,10 +73,10 @@ class AggregationLayout:
     """Layout of an aggregation's table.
 
     Attributes:
-        counters: offset in each CPU's counter block of the 8-byte counters that some count()s have
-            besides their table; -1 if there are none. Counter i is at counters + 8*i. The value of
-            a key is the sum of the table's entries and the key's counters. With constant keys,
-            counter i belongs to entry i.
+        counters: offset, in each CPU's counter block, of the aggregation's 8-byte counters; -1 if
+            it has none. Only some count()s have counters, in addition to the table. Counter i is at
+            counters + 8*i. The value of a key is the sum of the table's entries and the key's
+            counters. With constant keys, counter i belongs to entry i.
         slots: number of counters of a count() with one integer key; 0 for any other aggregation.
             Counter i belongs to the key whose word is in slot i of the slot table. A key's word is
             the key, zero-extended, plus SLOT_BIAS, modulo 2**64; it is never 0.

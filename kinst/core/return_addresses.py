@@ -1,12 +1,13 @@
 """Conservative search for live return addresses: registers and words of memory that point into a
 function, or into code of an ended trace.
 
-If a thread executes in a piece of code or will return there, an address inside that code is in a
-register of the thread's CPU or, if the thread sleeps or was interrupted, in an aligned word of
-memory. So if no word points into the code, no thread is in it. The converse does not hold: most
-words that point into code are old values, left on stacks by interrupts.
+Suppose that a thread executes in a piece of code or will return there. Then an address inside that
+code is in a register of the thread's CPU or, if the thread sleeps or was interrupted, in an aligned
+word of memory. So if no word points into the code, no thread is in it. The converse does not hold:
+most words that point into code are old values, left on stacks by interrupts.
 
-Tested by tests/fake/test_runs.py and tests/machines/attach/test_parts.py."""
+Tested by tests/fake/test_runs.py and tests/machines/attach/test_parts.py.
+"""
 
 from __future__ import annotations
 

@@ -69,8 +69,9 @@ UNSTABLE = attributes("Unstable/Unstable/Common")
 
 @dataclass(frozen=True, slots=True)
 class ProviderStability:
-    """Stability attributes that a provider declares: of its name, of the modules, functions and
-    names of its probes, and of their arguments."""
+    """Stability attributes that a provider declares: those of its own name, those of its probes'
+    modules, functions and names, and those of its probes' arguments.
+    """
 
     provider: Attributes
     module: Attributes

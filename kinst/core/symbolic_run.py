@@ -62,9 +62,9 @@ def number(value: int) -> SymbolicValue:
 class SymbolicRun(Protocol):
     """Symbolic execution of one path through code.
 
-    D expressions are evaluated before the code runs, so they cannot see what the code stores: a
-    value that the code loads after a store is known only if it is known which bytes the store
-    wrote.
+    D expressions are evaluated before the code runs, so they cannot see what the code stores: if
+    the code loads a value after a store, the value is known only if the bytes that the store wrote
+    are known.
     """
 
     def step(self, one: Instruction) -> None:
@@ -86,8 +86,9 @@ class SymbolicRun(Protocol):
     def copy(self) -> Self: ...
 
     def ignore_stores(self) -> None:
-        """From now on, take memory to be as it was at the first instruction. After that, values
-        tell where they come from, not what they are."""
+        """From now on, let loads read memory as it was at the first instruction. A value then tells
+        from where the code has loaded it, but may not be what the code has loaded.
+        """
         ...
 
     def join(self, other: Self) -> bool:
@@ -110,10 +111,13 @@ class SymbolicRun(Protocol):
         ...
 
     def passed(self, index: int) -> SymbolicValue | None:
-        """Return the argument with this index of the C call that the next instruction makes; None
-        if it is unknown."""
+        """Return the argument with this index that the next instruction, a call, passes to the
+        called C function; None if it is unknown.
+        """
         ...
 
     def argument(self, index: int) -> Argument:
-        """Return passed(index), as an argument of a site at the run's first instruction."""
+        """Return passed(index) in the form in which a site at the run's first instruction has its
+        arguments.
+        """
         ...

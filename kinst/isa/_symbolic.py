@@ -153,8 +153,7 @@ class SymbolicCode:
         self.registers |= numbers
 
     def forget(self, registers: Iterable[int], *, memory: bool = False) -> None:
-        """Make the values of these registers unknown and, if `memory` is true, those of all memory.
-        """
+        """Make the values of these registers unknown and, if `memory` is true, those of all memory."""
         for register in registers:
             self.registers[register] = None
         if memory:

@@ -47,8 +47,9 @@ class NotThereError(KinstError):
 
 
 class PassingError(KinstError):
-    """Error that may not happen again: a download broke off, or a package was damaged (it was
-    deleted)."""
+    """Error that may not happen again: a download broke off, or a package was damaged (kinst has
+    deleted the package).
+    """
 
 
 @dataclass(frozen=True, slots=True)

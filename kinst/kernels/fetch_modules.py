@@ -1,5 +1,5 @@
-"""Fetching the debug files of single kernel modules. The debug files of all modules have 1.2 GB,
-and a trace needs few of them.
+"""Fetching the debug files of single kernel modules. The debug files of all modules take 1.2 GB
+together, and a trace needs few of them.
 
 Tested by tests/kernels/test_fetch.py.
 """

@@ -80,9 +80,9 @@ def _first(paths: tuple[Path, ...]) -> Path | None:
 def vmlinux(installed: RunningFiles, say: Callable[[str, float | None], None]) -> Path:
     """Return the path of a vmlinux with symbols for the kernel that kinst runs on.
 
-    It is the installed vmlinux. If none is installed, it is fetched from debuginfod servers, if the
-    user has any. Otherwise it is made, without DWARF, from the boot image and the symbols that the
-    kernel shows.
+    It is the installed vmlinux. If none is installed, kinst fetches one from the debuginfod servers
+    that the user has set. Otherwise kinst makes one, without DWARF, from the boot image and the
+    symbols that the kernel shows.
 
     Args:
         installed: the installed files of the kernel.

@@ -2,8 +2,8 @@
 stripped vmlinux of its boot image, with the symbols that /proc/kallsyms shows.
 
 The boot image has what the running kernel has freed (tables of code that boot rewrites), and BTF;
-it lacks DWARF and symbols. kallsyms has no sizes: a symbol reaches to the next one, and a function
-loses the padding at its end.
+it lacks DWARF and symbols. kallsyms has no sizes. So kinst lets each symbol reach to the next one,
+and subtracts the padding at the end of a function.
 """
 
 from __future__ import annotations

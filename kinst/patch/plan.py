@@ -460,9 +460,9 @@ class _TrampolineLayout:
     """The trampolines of sites and their addresses, in the order of the sites.
 
     A trampoline's address decides what other trampolines jump to. So the trampolines are laid out
-    again until none moves: one attempt is enough if all sizes are known beforehand, two if kinst
-    must make a trampoline to know its size, and three on riscv64, whose code becomes shorter when a
-    short jump proves to reach.
+    again until none moves: One attempt is enough if all sizes are known beforehand. Two are needed
+    if kinst must make a trampoline to know its size, and three on riscv64, where code becomes
+    shorter when a short jump proves to reach.
     """
 
     def __init__(

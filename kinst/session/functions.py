@@ -214,8 +214,8 @@ def _of_files(pattern: str, kernel: Kernel, images: LoadedImages) -> Sequence[Fu
 def matcher(pattern: str) -> Callable[[str], bool]:
     """Return a predicate that tells whether the path of a source file matches a pattern.
 
-    The pattern is a file or a glob of files, which the last parts of the path must match, or a
-    folder, which the last parts of any folder in the path must match.
+    The pattern may be a file or a glob of files: the last parts of the path must match it. It may
+    also be a folder: then the last parts of any folder in the path must match it.
     """
     parts = PurePosixPath(pattern).parts
     size = len(parts)

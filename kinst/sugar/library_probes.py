@@ -197,8 +197,9 @@ class LibraryProbes:
         raise DError(message, description.span, "D_PDESC_ZERO")
 
     def _misfit(self, version: tree.ProbeDeclarationNode) -> str:
-        """Return why a declaration does not fit the traced kernel; "" if it fits, or if that is not
-        known before the machine runs because its descriptions have globs or no types.
+        """Return why a declaration does not fit the traced kernel; "" if it fits, or if kinst does
+        not know before the machine runs, because a description has a glob or its probes have no
+        known types.
         """
         inputs = version.inputs.parameters
         if self._types is None:

@@ -2,10 +2,10 @@
 
 The tree is built from one thread's records of function entries and returns, in order of time. The
 return address says where a call belongs in the tree. A function that was entered by a tail call (a
-jump at the end of another function) has the return address of the function that jumped, and is
-shown inside that function, as the kernel's function_graph tracer shows it. An inlined copy is shown
-if a call was made from it. Functions that interrupt entry or exit code called are left out, with
-everything that they called.
+jump at the end of another function) has the return address of the function that jumped. It is shown
+inside that function, as by the kernel's function_graph tracer. An inlined copy is shown if a call
+was made from it. Functions that interrupt entry or exit code called are left out, with everything
+that they called.
 
 Tested by tests/views/test_call_tree.py.
 """
@@ -136,8 +136,8 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
     unmatched: dict[tuple[str, str], int] = {}
 
     def end(result: int | None, time: int, cpu: int) -> None:
-        """Pop the innermost call from the stack and set its end. If a tail call has led to this
-        call, also end the call whose function made the tail call, and so on.
+        """Pop the innermost call from the stack, and set the call's end. If a tail call has led to
+        this call, also end the call whose function made the tail call, and so on.
         """
         while True:
             one = stack.pop()
@@ -185,8 +185,8 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
 
 
 def _index_after(records: Sequence[EntryRecord | ReturnRecord], entry: int) -> int:
-    """Return the index of the record that follows a call that interrupt code made, so that the
-    records of this call can be skipped.
+    """Return the index of the record after a call that interrupt code made. The caller skips the
+    records of this call.
 
     The result is the record after the call's return. If the return was not recorded, the result is
     the record after the call's entry. (An example is the kernel's function that marks the beginning

@@ -78,8 +78,8 @@ def plan_counting(
     """Return a plan to count functions so that the counts of all their edges can be computed, as
     far as possible.
 
-    Counts add up only if the condition does not change during a call of a function, as a test of
-    the process id does not.
+    Counts add up only if the condition keeps its value during a call of a function. A test of the
+    process id does that.
 
     Args:
         codes: functions.

@@ -30,7 +30,7 @@ class BranchWay:
 
     Attributes:
         line: source line of the jump.
-        block: number of the jump among the jumps of the line.
+        block: position of the jump among the jumps of the line, from 0.
         way: 0 for the jump taken, 1 for the next instruction.
         taken: how often control went this way; None if the jump was never reached.
     """

@@ -52,8 +52,8 @@ def _figures(covered: Iterable[FileCoverage]) -> list[str]:
 
 
 def _table(paths: Sequence[str], covered: Mapping[str, FileCoverage]) -> str:
-    """Return an HTML table of files with the share of each that ran: first the files that declare
-    functions that were asked for, then the files whose code was only inlined.
+    """Return an HTML table of files with the share of each that ran. The files that declare
+    functions that were asked for come first. The files whose code was only inlined follow.
 
     Args:
         paths: the files in the order of the table.

@@ -69,9 +69,9 @@ def compare(
     then aggregations that only A has.
 
     A comparison lists first the keys that only B has, then the keys that only A has, then the keys
-    whose values changed, beginning with those that changed most. Code (stacks and symbols) in keys
-    is never compared by address, which changes with every boot. The value of a distribution is the
-    sum of its buckets.
+    whose values differ, those with the greatest difference first. Code (stacks and symbols) in keys
+    is never compared by address, because addresses change with every boot. The value of a
+    distribution is the sum of its buckets.
 
     Args:
         a: aggregations of the first result.

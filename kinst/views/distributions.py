@@ -218,11 +218,12 @@ def _axis_name(table: Aggregation) -> str:
 
 
 class _Time:
-    """The horizontal axis of heat maps: time, or numbers of snapshots if the times are not known.
+    """The horizontal axis of heat maps: time, or the snapshots' positions if their times are not
+    known.
 
     Attributes:
-        edges: where the first column begins, then where each column ends: nanoseconds from the
-            start, or numbers of snapshots.
+        edges: where the first column begins, then where each column ends: in nanoseconds from the
+            start, or 0, 1, 2, ... if the times are not known.
         unit: unit of the edges: "ns" or "".
         end: where the last column ends, in per cent of the picture's width.
     """

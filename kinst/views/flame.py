@@ -152,7 +152,8 @@ def _tint(name: str) -> int:
 
 
 def _legend(kinds: list[str], top: int) -> str:
-    """Return the SVG of the legend (the colours of the kinds of frames) and of the buttons.
+    """Return the SVG of the buttons, and of the legend that explains the colours of the kinds of
+    frames.
 
     Args:
         kinds: kinds of frames that the picture has.

@@ -126,8 +126,8 @@ def questions(code: FunctionCode, uncounted: Collection[int] = ()) -> list[Quest
 
 
 def _price(code: FunctionCode, key: EdgeKey, uncounted: Collection[int]) -> int:
-    """Return how suitable an edge is as a Question, from 1 to 3; 0 if a trace cannot count it. Of
-    each cycle of edges, questions() chooses the edge with the highest number.
+    """Return how suitable an edge is as a Question, from 1 to 3; 0 if a trace cannot count the
+    edge. Of each cycle of edges, questions() chooses the most suitable edge.
 
     Args:
         code: the function.
@@ -148,9 +148,9 @@ def _counted(block: CodeBlock, uncounted: Collection[int]) -> bool:
 
 
 def _links(code: FunctionCode, counted: Sequence[bool]) -> Iterator[_Link]:
-    """Yield the variables of the flow equations: one for each edge of the flow graph, one for the
-    entry of the function, and one for each block from whose last instruction (such as a call) a
-    thread may not have come back.
+    """Yield the variables of the flow equations: one for each edge of the flow graph, and one for
+    the entry of the function. A block whose last instruction may keep a thread, such as a call, has
+    a variable for the threads that have not come back.
 
     A block that is not counted has one equation instead of two: its entries equal its exits.
 

@@ -1,5 +1,5 @@
 """Flow graphs in graphviz's language: a box for each basic block, coloured by its count, and a line
-for each edge, as thick as its count.
+for each edge, thicker for a greater count.
 
 Tested by tests/views/test_flow_graphs.py.
 """

@@ -1,5 +1,4 @@
-"""Pairs of equal lines in two versions, A and B, of a source tree, and names for the lines of A and
-of B."""
+"""Pairs of equal lines in two versions of a source tree, A and B, and names for the lines of both."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class FileReport:
     """The result of a test file.
 
     Attributes:
-        file: its path.
+        file: path of the test file.
         verdicts: first the verdict on the trace itself, then one per TEST clause.
         output: text that the trace printed, and messages.
         seconds: how long the trace took.

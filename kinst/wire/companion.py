@@ -1,8 +1,9 @@
-"""A companion: a forked process that outlives kinst and serves its requests. It learns from the end
-of a stream that kinst has ended, even by kill -9.
+"""A companion: a process that kinst forks, that serves kinst's requests and outlives kinst. When
+the stream of requests ends, the companion knows that kinst has ended, even by kill -9.
 
 Messages are pickled values with their length in front. A file descriptor may be sent with a message
-(unix(7), SCM_RIGHTS)."""
+(unix(7), SCM_RIGHTS).
+"""
 
 from __future__ import annotations
 

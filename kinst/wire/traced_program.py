@@ -1,9 +1,9 @@
 """A program that kinst traces with ptrace(2), with all of its threads and the processes that it
 forks: a program that kinst starts (TracedProgram), or one that runs already (AttachedProgram).
 
-Only one thread may make all ptrace requests for a process, so each TracedProgram has a thread of
-its own for them. That thread sleeps in waitpid(2). Other threads hand it work; to wake it, they let
-a child process of it end (_Bell).
+All ptrace requests for a process must come from one thread, so each TracedProgram has a thread of
+its own for them, the tracing thread. It sleeps in waitpid(2). Other threads hand it work; to wake
+it, they let a child process of the tracing thread end (_Bell).
 
 Each traced thread has a gs base of its own, so that it counts in a block of counters of its own.
 clone(2) copies the gs base of the calling thread; the kernel therefore stops each new thread before
@@ -11,7 +11,8 @@ its first instruction (PTRACE_O_TRACECLONE), and this module gives it a base.
 
 Source: ptrace(2), for the stops and the options.
 
-Tested by tests/wire/test_traced_program.py."""
+Tested by tests/wire/test_traced_program.py.
+"""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@
 
 The first line of the answer is `files` or `folders`, which the shell completes without further
 lines, or `words`. After `words` comes a line for each completion. For zsh, the second line of the
-answer is the number of characters of CURRENT that stay, and each completion is followed by its
-meaning, and by 1 if a space can follow it, separated by tabs.
+answer is the number of characters of CURRENT that stay. Each further line has three fields,
+separated by tabs: the completion, its meaning, and 1 if a space can follow the completion.
 
 Tested by tests/cli/test_completion.py and tests/cli/test_completion_shells.py.
 """

@@ -3,13 +3,14 @@ CPUs says which key has which slot.  Each CPU has a counter for each slot; if th
 atomically, all CPUs share one set of counters.
 
 The table has a word for each slot, 0 while the slot is free.  The word of a key is the key plus a
-constant, and the slot of a key is computed from its word.  When a clause counts a key in the
-aggregation's hash table (in an entry function, with interrupts off), it also stores the key's word
-in the key's slot by compare-and-exchange, if the slot is free.  The word in a slot never changes
-after that.  So if a trampoline finds its key's word in the slot, the slot's counter is the key's,
-at any time, on any CPU, interrupted or not.  The trampoline adds to the counter by one instruction,
-which reaches this CPU's counters from the per-CPU base.  A key whose slot belongs to another key is
-counted in the hash table.  The consumer adds the counter and the count in the hash table.
+constant, and the slot of a key is computed from its word.  A clause counts a key in the
+aggregation's hash table (in an entry function, with interrupts off). If the key's slot is free, the
+clause also stores the key's word in the slot, by compare-and-exchange.  The word in a slot never
+changes after that.  So if a trampoline finds its key's word in the slot, the slot's counter is the
+key's, at any time, on any CPU, interrupted or not.  The trampoline adds to the counter by one
+instruction, which reaches this CPU's counters from the per-CPU base.  A key whose slot belongs to
+another key is counted in the hash table.  The consumer adds the counter and the count in the hash
+table.
 
 Tested by tests/codegen/actions/test_aggregation_updates.py.
 """

@@ -23,8 +23,8 @@ def _write_read_chars(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_read_string(unit: Unit, name: str) -> IrFunction:
-    """Return the LLVM function read_string(dst, src, size), which copies a string of the traced
-    kernel, at most `size` bytes with a NUL as the last byte, and returns 0 on success and another
+    """Return the LLVM function read_string(dst, src, size). It copies a string of the traced
+    kernel: at most `size` bytes, of which the last is a NUL. It returns 0 on success and another
     value on failure.
     """
     return _write_string_reader(unit, name, read_helper(unit), cut=True)

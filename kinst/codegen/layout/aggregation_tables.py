@@ -160,10 +160,10 @@ def _constant_keys(
     """Return the entries for a table of constant keys, or None if the aggregation needs a hash
     table.
 
-    A table of constant keys is possible if every key is a literal or is constant at each probe
-    (probefunc, id and so on), and each probe updates at most one entry whose keys are not all
-    literals: a site descriptor has one index of an entry for each aggregation. Entries whose keys
-    are all literals are shared by all probes.
+    A table of constant keys is possible under two conditions. Every key is a literal, or is
+    constant at each probe (probefunc, id and so on). And each probe updates at most one entry whose
+    keys are not all literals, because a site descriptor has room for the index of one entry of each
+    aggregation. All probes share the entries whose keys are all literals.
 
     Args:
         index: index of the aggregation.

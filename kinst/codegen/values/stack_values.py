@@ -259,9 +259,9 @@ def _process(unit: Unit, name: str) -> IrFunction:
 
 
 def _walk_user(unit: Unit, name: str) -> IrFunction:
-    """Return the LLVM function walk_user(task, dst, frames, working memory of 16 bytes), which
-    walks the user's stack by frame pointers, stores the program counters of at most `frames` frames
-    at dst, and returns their number.
+    """Return the LLVM function walk_user(task, dst, frames, working memory of 16 bytes). It walks
+    the user's stack by frame pointers, stores the program counters of at most `frames` frames at
+    dst, and returns how many it has stored.
 
     The walk ends at a frame pointer that is 0, unaligned, unreadable, or not above the previous
     frame pointer (stacks grow down).

@@ -143,8 +143,8 @@ def _chill(node: tree.CallNode, scope: Scope) -> typed.Action:
 
 def _refused(node: tree.CallNode, scope: Scope) -> typed.Action:
     """Check a call of panic(), raise() or the like, which kinst refuses later; return its action.
-    The checker accepts these actions so that the user first learns that they need -w, and then that
-    kinst refuses them.
+    kinst refuses these actions only after the check, so that a program without -w gets the message
+    that they need -w.
     """
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name

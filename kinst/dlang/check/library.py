@@ -120,8 +120,8 @@ def _used(node: object) -> set[str]:
 
 
 def _in_order(libraries: Iterable[Library], known: Sequence[Library]) -> list[Library]:
-    """Return libraries, and those that they require, in an order in which each library comes after
-    the libraries that it requires.  Raises DError if a required library is missing.
+    """Return libraries together with all that they require. Each library comes after the libraries
+    that it requires.  Raises DError if a required library is missing.
 
     Args:
         known: all libraries of the system.

@@ -63,9 +63,9 @@ def counts(code: Any) -> tuple[bool, int]:
     """Return (whether the instruction shifts or rotates, where its count comes from). This matters
     because a shift by 0 leaves the flags unchanged.
 
-    The second value is 1 if instructions of this code shift by 1, -1 if the count is the
-    instruction's last byte, and 0 if the count is in cl, where it may be 0. It is 0 for an
-    instruction that does not shift or rotate.
+    The second value is 1 if instructions of this code shift by 1, and -1 if the count is the
+    instruction's last byte. It is 0 if the count is in cl, which may be 0, and for an instruction
+    that does not shift or rotate.
 
     Args:
         code: iced-x86's code of the instruction.

@@ -3,9 +3,9 @@ load-exclusive and its store-exclusive, or the store-exclusive itself, can be pl
 
 A probe's work there clears the mark that the load-exclusive made. But a sequence may always be
 started again, since it changes nothing but registers until the store is done. So the trampoline of
-such an instruction does the probe's work, runs a copy of the instructions from the load-exclusive
-up to the site, which makes a new mark, runs the displaced instruction, and continues after the
-original instruction:
+such an instruction first does the probe's work. It then runs a copy of the instructions from the
+load-exclusive up to the site, which makes a new mark, and the displaced instruction. It continues
+after the original instruction:
 
     work; copy of ldxr; copies of the instructions between; displaced instruction; branch back
 

@@ -106,9 +106,9 @@ def _successors(
     index: dict[int, int],
     instructions: Sequence[Instruction],
 ) -> tuple[list[int], int]:
-    """Return (indexes of the function's instructions to which control may go from an instruction,
-    mask of the registers that may be read after control has left the function from that
-    instruction).
+    """Return where control may go from an instruction, as (indexes, mask). The indexes are those of
+    the instructions of the function. The mask has the registers that may be read if control leaves
+    the function.
 
     Args:
         k: index of the instruction.

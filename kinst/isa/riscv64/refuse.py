@@ -115,9 +115,9 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
     """Return the instructions of a function that cannot be planted because of other instructions in
     it: address to reason.
 
-    They are the instructions from an lr to its sc, on every path between the two, and all
-    instructions of a function that writes a register of the trap state (such as sepc) or returns
-    from a trap (sret): a trap at a probe there would overwrite that state.
+    They are the instructions from an lr to its sc, on every path between the two. If the function
+    writes a register of the trap state (such as sepc) or returns from a trap (sret), they are all
+    of its instructions: a trap at a probe there would overwrite that state.
     """
     marks = dict[int, int]()
     for i in instructions:

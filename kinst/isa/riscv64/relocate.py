@@ -76,9 +76,9 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 
 def is_linked(code: bytes, address: int, onward: Onward) -> bool:
-    """Return whether a displaced instruction needs no sret on at least one of its paths, because
-    the next instruction on that path has a trampoline, or because a register is dead there and can
-    be used for a jump.
+    """Return whether a displaced instruction needs no sret on at least one of its paths. It needs
+    none if the next instruction on that path has a trampoline, or if a register is dead there, so
+    that a jump can use it.
 
     Args:
         code: the original instruction.

@@ -43,10 +43,11 @@ def _gap_rows(probe: ListedProbe) -> Iterator[str]:
 def planned_rows(probes: Sequence[ListedProbe]) -> str:
     """Return the text of -l -v: the rows of -l, with details below each.
 
-    Below an instruction's row are its bytes, how it is planted or why it is refused, its source
-    line, which site's trampoline chains to it, and why it is not planted in a better way. Below
-    other rows is the report of the probe's stability. Instructions of a provider have equal
-    reports, so their report comes once, after the last."""
+    The details of an instruction are its bytes, how it is planted or why it is refused, its source
+    line, which site's trampoline chains to it, and why it is not planted in a better way. Other
+    probes have a report of their stability. The instructions of a provider have equal reports, so
+    the report comes once, after the last of them.
+    """
     lines = [LIST_HEADER]
     shown: set[int] = set()
     for probe, following in zip(probes, (*probes[1:], None), strict=True):

@@ -126,8 +126,9 @@ class _Walk:
         return self.code.op("add", self.work, self.code.get(self.at))
 
     def begin(self) -> None:
-        """Emit LLVM IR that returns early for a file outside of all trees, which has no path, and
-        that puts " (deleted)" at the path's end for a deleted file."""
+        """Emit LLVM IR for two kinds of files. For a file outside of all trees, which has no path,
+        the code returns early. For a deleted file, it puts " (deleted)" at the path's end.
+        """
         code, paths = self.code, self.paths
         entry = code.get(self.entry)
         top = self.word(code.get(self.mount), paths.top)

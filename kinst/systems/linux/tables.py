@@ -315,8 +315,8 @@ class KernelTables:
 
     @cached_property
     def alternatives(self) -> Spans:
-        """Spans of code for which boot selects an alternative that suits the CPU, and which is
-        final afterwards.
+        """Spans of code for which the boot selects an alternative that suits the CPU. The code does
+        not change afterwards.
 
         struct alt_instr has 12 bytes up to Linux 6.2 (cpuid u16, lengths u8, u8) and 14 since 6.3
         (flags u32), with the length of the original code at 10 and 12. riscv's struct alt_entry has

@@ -15,10 +15,10 @@ arguments are those of the first call of the loop, computed from the registers a
 
 kinst must find every load. From the target of each jump it follows all paths, up to code that
 control can come to while the key is off. It must recognise each indirect call there. The call may
-be that of a list whose load it has seen. Or it is no call of a list, because the called function
-was not loaded through a pointer that was itself loaded from memory, or because the first argument
-is not the word after that function. If kinst recognises a call as neither, or if there is a
-computed jump, the tracepoint is refused: there may be a firing whose load was not recognised. A
+be that of a list whose load it has seen. Or it may be no call of a list. That is so if the called
+function was not loaded through a pointer that was itself loaded from memory, or if the first
+argument is not the word after that function. If kinst recognises a call as neither, or if there is
+a computed jump, the tracepoint is refused: there may be a firing whose load was not recognised. A
 site that leads to no load and to no call of __traceiter_NAME() is no firing (`if
 (trace_NAME_enabled())`).
 
@@ -50,8 +50,8 @@ class FiringPlaces:
     """Where a tracepoint is fired.
 
     Attributes:
-        loads: address of each load of the list -> how to find, when the load is about to run, the
-            arguments of the first call of the loop, without `data`.
+        loads: address of each load of the list -> the arguments of the first call of the loop
+            (without `data`), as they can be found when the load is about to run.
         calls: whether __traceiter_NAME() is called.
     """
 

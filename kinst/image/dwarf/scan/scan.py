@@ -278,7 +278,7 @@ def add_code(s: Space, u: int, number: int, die: int, copy: bool, depth: int) ->
 
     Args:
         u: the unit, by the index of its row in s.w (the scan's tables).
-        number: number of the unit.
+        number: position of the unit among all units, from 0.
         die: offset of the entry in .debug_info.
         copy: whether the entry is an inlined copy.
         depth: of the entry in the tree of entries.
@@ -375,7 +375,7 @@ def scan_unit(s: Space, u: int, number: int, first: int, count: int) -> int:
 
     Args:
         u: the unit, by the index of its row in s.w (the scan's tables).
-        number: number of the unit.
+        number: position of the unit among all units, from 0.
         first: index in s.w of the unit's first abbreviation.
         count: number of the unit's abbreviations.
     """
