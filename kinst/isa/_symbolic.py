@@ -153,7 +153,9 @@ class SymbolicCode:
         self.registers |= numbers
 
     def forget(self, registers: Iterable[int], *, memory: bool = False) -> None:
-        """Make the values of these registers unknown and, if `memory` is true, those of all memory."""
+        """Make the values of these registers unknown; if `memory` is true, also those of all
+        memory.
+        """
         for register in registers:
             self.registers[register] = None
         if memory:

@@ -1,4 +1,4 @@
-"""Pairs of equal lines in two versions of a source tree, A and B, and names for the lines of both."""
+"""Pairs of equal lines in two versions of a source tree, A and B; names for the lines of both."""
 
 from __future__ import annotations
 
