@@ -27,7 +27,7 @@ TEMP_KEYS = 64
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A D string in memory, which ends at a NUL or, if there is none before, after `bound` bytes.
+    """A D string in memory, which ends at a NUL, or after `bound` bytes if none of them is a NUL.
 
     Attributes:
         address: address of the first byte.

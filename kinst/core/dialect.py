@@ -67,7 +67,7 @@ class DeviceNumbers:
 
 @dataclass(frozen=True, slots=True)
 class AddressFamilies:
-    """A system's numbers of the address families that D's inet_ntop() knows."""
+    """The numbers that a system gives to the address families that D's inet_ntop() knows."""
 
     inet: int
     inet6: int

@@ -1,7 +1,8 @@
-"""Values for a displaced instruction: its code, the reason if there is none, and where control goes
-after it.
+"""Values for a displaced instruction: its code, or the reason why it has none, and where control
+goes after it.
 
-Tested by tests/isa."""
+Tested by tests/isa.
+"""
 
 from __future__ import annotations
 

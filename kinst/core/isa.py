@@ -207,7 +207,7 @@ class StoppingIsa(ABC):
             pieces: (address, code) of every part of the function.
             call: address of the call instruction.
             guard: address of the memory that holds the pointer.
-            count: number of the call's arguments.
+            count: how many arguments the call has.
         """
         return None
 

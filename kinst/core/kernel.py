@@ -147,7 +147,8 @@ class Kernel(Protocol):
 
     def at(self, address: int) -> Function | None:
         """Return the function whose code contains a running address, under a name that find()
-        knows; None if there is none."""
+        knows; None if there is no such function.
+        """
         ...
 
 

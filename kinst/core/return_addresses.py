@@ -61,8 +61,9 @@ def unused(target: Target, ended: Sequence[EndedCode]) -> tuple[EndedCode, ...]:
 
 
 def around(ended: Sequence[EndedCode]) -> list[tuple[int, int]]:
-    """Return a list with the smallest range that contains the code of all ended traces; [] if there
-    is none."""
+    """Return a list with the smallest range that contains the code of all ended traces; [] if no
+    trace has left code.
+    """
     starts, ends = (
         [trace_code.range[0] for trace_code in ended],
         [trace_code.range[1] for trace_code in ended],

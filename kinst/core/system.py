@@ -434,12 +434,13 @@ class Symbols(Protocol):
         ...
 
     def function_at(self, address: int) -> Function | None:
-        """Return the function whose code contains this address; None if there is none."""
+        """Return the function whose code contains this address; None if no function's does."""
         ...
 
     def variable_at(self, address: int) -> tuple[str, str, int] | None:
         """Return (module, name, start address) of the variable that contains this address; None if
-        there is none."""
+        there is no such variable.
+        """
         ...
 
 
@@ -565,7 +566,9 @@ class SiteRules(Protocol):
     treatment."""
 
     def refusals(self, function: Function) -> str:
-        """Return why no instruction of this function may be planted; "" if they may."""
+        """Return why no instruction of this function may be planted; "" if instructions may be
+        planted.
+        """
         ...
 
     def exempt(self) -> frozenset[int]:
@@ -575,7 +578,8 @@ class SiteRules(Protocol):
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
         """Return for each instruction, given as (address, size), why it may not be planted (jump
-        label, static call, ...); "" if it may."""
+        label, static call, ...); "" if it may be planted.
+        """
         ...
 
     def has_fixup(self, address: int) -> bool:
@@ -744,7 +748,8 @@ class System(
 
     def clock(self) -> Clock | None:
         """Read the kernel's clock again and return it, with now_ns as of the last tick; None if
-        there is none."""
+        kinst cannot read the clock.
+        """
         ...
 
     def online_cpus(self) -> Sequence[int]:

@@ -48,16 +48,17 @@ class TypeSource(Protocol):
     that it needs is missing or damaged, or if there is no such module."""
 
     def tagged(self, kind: str, name: str, module: str = "") -> DType | None:
-        """Return the struct, union or enum (`kind`) with this tag; None if there is none."""
+        """Return the struct, union or enum (`kind`) with this tag; None if none has the tag."""
         ...
 
     def typedef(self, name: str, module: str = "") -> DType | None:
-        """Return the type that this typedef or base type names; None if there is none."""
+        """Return the type that this typedef or base type names; None if there is no such type."""
         ...
 
     def enumerator(self, name: str, module: str = "") -> tuple[EnumType, int] | None:
-        """Return the type and the value of an enumeration constant; None if there is none. Raises
-        AmbiguousNameError if several enumerations give the name different values."""
+        """Return the type and the value of an enumeration constant; None if there is no such
+        constant. Raises AmbiguousNameError if several enumerations give the name different values.
+        """
         ...
 
     def symbol(self, name: str, module: str = "") -> Symbol | None:
@@ -66,7 +67,7 @@ class TypeSource(Protocol):
         ...
 
     def function(self, name: str, module: str = "") -> FunctionType | None:
-        """Return the prototype of the function with this name; None if there is none."""
+        """Return the prototype of the function with this name; None if no function has it."""
         ...
 
     def tracepoint(self, name: str) -> FunctionType | None:
@@ -75,7 +76,8 @@ class TypeSource(Protocol):
 
     def local(self, function: str, variable: str, module: str = "") -> DType | None:
         """Return the type of a local variable or parameter of a function, in whichever block it is
-        declared; None if there is none."""
+        declared; None if the function has no such variable.
+        """
         ...
 
     def locals(self, function: str, module: str = "") -> Sequence[str]:

@@ -68,8 +68,8 @@ class Prepared:
 
 
 def prepared(isa: str, asked: str = "") -> Prepared | None:
-    """Return the newest complete kernel in the cache that fits a request; None if there is none.
-    This uses no network.
+    """Return the newest complete kernel in the cache that fits a request; None if no kernel there
+    fits. This uses no network.
 
     Args:
         isa: name of the ISA.

@@ -39,7 +39,7 @@ def _module(name: str) -> object:
 
 
 def load(name: str) -> MachineKind:
-    """Return the kind of machine called `name`.  Raises KinstError if there is none."""
+    """Return the kind of machine called `name`.  Raises KinstError for an unknown name."""
     if name not in (info.name for info in pkgutil.iter_modules(__path__)):
         raise KinstError(f"no machine is called {name!r}", f"there are: {', '.join(names())}")
     kind: MachineKind = getattr(_module(name), "MACHINE")  # noqa: B009 - of a module found by name

@@ -46,7 +46,7 @@ class Planted(Protocol):
         """Write the patches into the kernel's text.
 
         Each run gets one jump or, if a thread may be inside the run, a patch for each of its sites.
-        Returns a sentence that names such runs and says why; "" if there are none.
+        Returns a sentence that names such runs and says why; "" if there are no such runs.
 
         Raises KinstError, before anything is written, if the live text differs from the text that
         the plan was made for.

@@ -150,8 +150,8 @@ class CounterBlocks:
         return Counters(self._first.displacement + at, offsets, block_size)
 
     def _free(self, size: int) -> int | None:
-        """Return the lowest offset in each CPU's area at which `size` bytes are free; None if there
-        is none.
+        """Return the lowest offset in each CPU's area at which `size` bytes are free; None if
+        `size` bytes are free nowhere.
         """
         at = 0
         for low, high in (*self._used, (self._limit, self._limit)):

@@ -74,7 +74,7 @@ def pack(
 
     Args:
         registers: values by frame slot.
-        frames: number of the stack's return addresses that the context has.
+        frames: how many of the stack's return addresses the context has.
     """
     frame = np.zeros(isa.frame_slots + layout.CONTEXT_SLOTS + 1 + frames, np.uint64)
     for slot, value in registers.items():

@@ -181,7 +181,9 @@ def _module_name(path: Path) -> str:
 
 
 def find_file(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the debug file of a module in or below one of these folders; None if there is none."""
+    """Return the debug file of a module in or below one of these folders; None if the folders have
+    no such file.
+    """
     for folder in folders:
         for suffix in ("*.ko.debug", "*.ko"):
             for file in sorted(folder.rglob(suffix)):

@@ -167,7 +167,8 @@ def spelled(field: str, request: Request) -> str:
 
 
 def disagreement(request: Request, name_of: NameOf = spelled) -> KinstError | None:
-    """Return an error for the first conflict between a request's options; None if there is none.
+    """Return an error for the first conflict between a request's options; None if there is no
+    conflict.
 
     Args:
         name_of: returns how the user has set a field of the request, or would set it.

@@ -193,7 +193,7 @@ def pool_size(program: EnabledProgram, cpus: int, trampolines: int = 0, room: in
     """Return how many bytes of scratch a machine needs for a program's probes, a multiple of 2 MB.
 
     Args:
-        cpus: number of the machine's CPUs.
+        cpus: how many CPUs the machine has.
         trampolines: bytes of code; 0 for as many as the program's options ask for.
         room: bytes for counter blocks; 0 for counters_room(cpus), the usual number.
     """

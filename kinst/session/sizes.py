@@ -56,8 +56,8 @@ class Sizes:
 
         Args:
             trampolines: bytes for code, descriptors and tables.
-            probes: number of probes; if `trampolines` is too little for so many, more bytes are
-                counted for code. 0 if unknown.
+            probes: number of probes, 0 if not known. If `trampolines` is too little for so many
+                probes, the result has more bytes for code.
         """
         code = max(trampolines, SITE_CODE * probes)
         return (self.data(cpus) + code + LEAF - 1) & -LEAF

@@ -62,7 +62,9 @@ def names_of(machine: StartedMachine) -> Names:
 
 
 def _symbol(system: System, address: int) -> ResolvedSymbol | None:
-    """Return the kernel's function or variable that contains an address; None if there is none."""
+    """Return the kernel's function or variable that contains an address; None if there is no such
+    function or variable.
+    """
     function = system.function_at(address)
     if function is not None:
         return ResolvedSymbol(function.module, function.name, function.address)

@@ -329,8 +329,8 @@ def _write_find(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
 
 
 def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
-    """Return the LLVM function remove(key), which frees the key's entry, or does nothing if there
-    is none.
+    """Return the LLVM function remove(key), which frees the key's entry, or does nothing if the key
+    has no entry.
     """
     code = unit.function(name, 1, 0)
     table = DynamicTable(unit, layout, code)

@@ -234,7 +234,7 @@ def _write_fold_case(unit: Unit, name: str) -> IrFunction:
 
 def _write_strtok(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function strtok(dst, size, string, bound, delimiters, their bound, map),
-    which stores the next token, or "" if there is none.
+    which stores the next token, or "" after the last token.
 
     The function returns how many bytes of the string it has used up, or -1 if it has used up all.
     `map` is the address of 32 bytes of working memory.
@@ -386,8 +386,8 @@ def toupper(firing: Firing, args: Args) -> Lowered:
 
 @subroutine("string strtok(const char *?, const char *)")
 def strtok(firing: Firing, args: Args) -> Lowered:
-    """Emit LLVM IR that finds the next token of a string; return the token, or NULL if there is
-    none.
+    """Emit LLVM IR that finds the next token of a string; return the token, or NULL after the last
+    token.
 
     The string and the position in it are kept until all of the probe's clauses have run.
     """

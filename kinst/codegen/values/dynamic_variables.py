@@ -126,8 +126,8 @@ def _find(
     keys: Sequence[Lowered],
     call: Callable[[Firing, DynamicLayout, IrValue], IrValue],
 ) -> IrValue:
-    """Emit LLVM IR that finds a dynamic variable's entry; return the entry's address, or 0 if there
-    is none.  If other threads cannot free the entry, a firing looks it up only once.
+    """Emit LLVM IR that finds a dynamic variable's entry; return the entry's address, or 0 if the
+    variable has no entry.  If other threads cannot free the entry, a firing looks it up only once.
 
     Args:
         keys: values of the keys.

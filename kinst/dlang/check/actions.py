@@ -189,7 +189,7 @@ def _kind(action: typed.Action) -> str:
 
 def _wrong(kind: str, done: set[str]) -> tuple[str, str] | None:
     """Return error tag and message if an action may not follow the earlier actions of its clause;
-    None if it may.
+    None if it may follow them.
 
     Args:
         kind: the action's kind (_kind()).

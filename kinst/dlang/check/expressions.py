@@ -193,7 +193,7 @@ def _is_return(pattern: ProbePattern, scope: Scope) -> bool:
 
 def _enumerator(node: tree.NameNode, scope: Scope) -> typed.Expr | None:
     """Return the enumeration constant of this name, from the program's types or the kernel's; None
-    if there is none.
+    if there is no such constant.
 
     Raises DError D_IDENT_AMBIG.
     """

@@ -127,7 +127,7 @@ class Scope:
 
     def _structure(self, tag: str) -> StructType | None:
         """Return the structure with this tag that the system's dialect defines (one of the Dynamic
-        Tracing Guide's); None if there is none.
+        Tracing Guide's); None if the dialect defines no such structure.
         """
         return self.environment.dialect().structures.get(tag)
 

@@ -216,8 +216,8 @@ _PROBE_PARTS = words("provider module function name args")
 
 
 def check_pragma(node: tree.PragmaNode, scope: Scope) -> None:
-    """Check that the name or provider which #pragma D attributes or binding is about exists. The
-    caller has declared all names of the program.
+    """Check a #pragma D attributes or #pragma D binding: the name or provider that it is about must
+    exist. The caller has declared all names of the program.
 
     Raises DError D_PRAGMA_SCOPE, D_PRAGMA_UNUSED, D_PRAGMA_INVAL.
     """

@@ -398,8 +398,8 @@ class Types:
         return type_
 
     def enumerator(self, word: str) -> tuple[EnumType, int] | None:
-        """Return type and value of the enumerator of this name; None if there is none. Raises
-        KinstError.
+        """Return type and value of the enumerator of this name; None if there is no such
+        enumerator. Raises KinstError.
         """
         module, plain = split_name(word)
         if module in ("", OWN) and plain in self._constants:

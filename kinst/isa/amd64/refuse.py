@@ -80,7 +80,7 @@ _COPIED_IN_PROGRAMS = _x86.numbers("endbr64 syscall")
 
 
 def refusal(parsed: Amd64Instruction | None, mnemonic: int, user: bool = False) -> str:
-    """Return why a known instruction is not displaced; "" if it is.
+    """Return why a known instruction cannot be displaced; "" if it can be displaced.
 
     Args:
         parsed: the instruction, None if it could not be taken apart.
@@ -107,7 +107,7 @@ def refusal(parsed: Amd64Instruction | None, mnemonic: int, user: bool = False) 
 
 def shadow_refusal(code: bytes, following: bytes, address: int) -> str:
     """Return why an instruction (an sti) cannot be displaced because of the instruction after it,
-    which sti protects from interrupts; "" if it can.
+    which sti protects from interrupts; "" if it can be displaced.
 
     Args:
         code: the instruction.

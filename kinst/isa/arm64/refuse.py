@@ -105,7 +105,7 @@ _READ = dict.fromkeys(_OF_EXCEPTIONS, _EXCEPTION)
 
 
 def refusal(word: int) -> str:
-    """Return why the instruction with this encoding is not displaced; "" if it is."""
+    """Return why the instruction with this encoding cannot be displaced; "" if it can be."""
     for mask, value, reason in _BY_WORD:
         if word & mask == value:
             return reason

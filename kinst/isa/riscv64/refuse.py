@@ -78,7 +78,7 @@ def _csr(parsed: p.Riscv64Instruction) -> tuple[int, bool, bool] | None:
 
 
 def refusal(parsed: p.Riscv64Instruction) -> str:
-    """Return why an instruction is not displaced; "" if it is."""
+    """Return why an instruction cannot be displaced; "" if it can be displaced."""
     if parsed.kind == p.UNKNOWN:
         return _UNKNOWN
     if parsed.kind == p.UNIMP:

@@ -173,7 +173,7 @@ def _reachable(host: str) -> str:
 
 
 def monitor_of(arguments: Sequence[str], folder: str) -> str:
-    """Return the path of the QMP socket in a QEMU's arguments, "" if there is none.
+    """Return the path of the QMP socket in a QEMU's arguments; "" if they name no such socket.
 
     Args:
         folder: the process's working folder, to which paths are relative.

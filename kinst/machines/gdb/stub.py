@@ -110,7 +110,7 @@ class GdbStub(StubTarget):
             self.set_tables(page_tables)
 
     def _kernel_cpu(self) -> int:
-        """Return the number of a CPU that is stopped in kernel mode, 0 if there is none."""
+        """Return the number of a CPU that is stopped in kernel mode; 0 if no CPU is."""
         in_user = [self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus)]
         return in_user.index(False) if False in in_user else 0
 

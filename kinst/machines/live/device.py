@@ -159,7 +159,7 @@ class Device:
             sites: patches of at most JUMP bytes each.
             exits: patches of trampolines, which the module writes after all sites have been
                 restored, so that threads leave chains of trampolines.
-            handler: address of the function that handles breakpoints, 0 if there are none.
+            handler: address of the function that handles breakpoints; 0 without breakpoints.
             active: address of a u64 in scratch that is 1 while clauses run; the module sets it to 0
                 before it restores the sites because no request came in time.
             seconds: time without a request after which the module restores all sites.

@@ -62,7 +62,7 @@ def add_file(s: Space, u: int, name: int, directory: int, start: int, directorie
         name: string key of the file's name.
         directory: the file's directory, as a number in the line table.
         start: index in SLOTS of the line table's first directory.
-        directories: number of the line table's directories.
+        directories: how many directories the line table has.
     """
     w = s.w
     key = 0
@@ -88,7 +88,7 @@ def read_entries(
         offsize: bytes of an offset.
         start: -1 to read directories. To read files: index in SLOTS of the line table's first
             directory.
-        directories: number of the line table's directories, to read files.
+        directories: how many directories the line table has, to read files.
     """
     b = s.rest
     if p >= end:

@@ -377,7 +377,7 @@ def scan_unit(s: Space, u: int, number: int, first: int, count: int) -> int:
         u: the unit, by the index of its row in s.w (the scan's tables).
         number: position of the unit among all units, from 0.
         first: index in s.w of the unit's first abbreviation.
-        count: number of the unit's abbreviations.
+        count: how many abbreviations the unit has.
     """
     w = s.w
     p = w[u + U_FIRST]

@@ -268,7 +268,7 @@ def rehash(s: Space, table: int, slots: int) -> None:
 @compiled
 def intern(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
     """Return the number of the table's row whose first three columns are (a, b, c); append the row
-    if there is none. Return minus FULL if the table is full.
+    if the table has no such row. Return minus FULL if the table is full.
 
     Args:
         table: TYPES or FILES.

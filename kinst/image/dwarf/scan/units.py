@@ -184,7 +184,7 @@ def read_unit_entry(s: Space, u: int, first: int, count: int) -> int:
     Args:
         u: the unit, by the index of its row in s.w (the scan's tables).
         first: index in s.w of the unit's first abbreviation.
-        count: number of the unit's abbreviations.
+        count: how many abbreviations the unit has.
     """
     w = s.w
     defaults(s, u)
