@@ -275,8 +275,8 @@ class PlantingIsa(StoppingIsa):
     snippets: SnippetRegisters = SnippetRegisters({}, "")
 
     def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
-        """Return code for address `to` that has the effect of one instruction, or why there is
-        none.
+        """Return code for address `to` that has the effect of one instruction, or the reason why
+        there is no such code.
 
         Args:
             code: the bytes of the instruction.
@@ -294,8 +294,9 @@ class PlantingIsa(StoppingIsa):
         rerun_prefix: bytes = b"",
         onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
-        """Return the whole trampoline for a site, to lie at address `to`, or why there is none. The
-        trampoline does the work of `bodies`, then runs the displaced instruction.
+        """Return the whole trampoline for a site, to lie at address `to`, or the reason why it
+        cannot be made. The trampoline does the work of `bodies`, then runs the displaced
+        instruction.
 
         Interrupts are off while the code of a CallBody runs. The displaced instruction finds all
         registers and flags unchanged.
@@ -383,8 +384,8 @@ class PlantingIsa(StoppingIsa):
 
     def stub(self, at: int, counter: int, to: int, free: bool) -> bytes | Refused:
         """Return code for address `at` that adds one to a counter, changes nothing else, and jumps
-        to `to`; or why there is none. Such code counts control that enters the middle of a basic
-        block.
+        to `to`; or the reason why it cannot be made. Such code counts control that enters the
+        middle of a basic block.
 
         Args:
             counter: one of CountBody's offsets.

@@ -166,12 +166,12 @@ def idle_of(flows: Flows, padding: Bools, follows: Bools) -> Bools:
 
 
 def _spread(begins: Bools, within: Bools) -> Bools:
-    """Mark the instructions of `begins`, and after each of them all instructions up to the first
-    that is not in `within`. Only instructions of `within` are marked. Return the marks.
+    """Return, for each instruction, whether it is in a stretch of `within` that starts at an
+    instruction of `begins`. A stretch is a sequence of instructions of `within` without a gap.
 
     Args:
-        begins: for each instruction, whether marking begins there.
-        within: for each instruction, whether it may be marked.
+        begins: for each instruction, whether it is in the set `begins`.
+        within: for each instruction, whether it is in the set `within`.
     """
     rows = np.arange(len(within))
     began = np.maximum.accumulate(np.where(begins & within, rows, -1))

@@ -47,7 +47,7 @@ class LineSpan:
         low: first address, as linked.
         high: address after the last byte.
         file: path of the source file.
-        line: number.
+        line: line number.
         statement: whether `low` is a good address for a breakpoint on the line (is_stmt).
     """
 
@@ -110,7 +110,7 @@ class Lines:
         Args:
             unit: offset in .debug_info.
             file: the path or its last parts ("fork.c", "kernel/fork.c"); "" for any file.
-            line: number.
+            line: line number.
             within: (low, high) of each range.
         """
         tail = "/" + file.lstrip("/")
@@ -155,7 +155,7 @@ class Lines:
         Args:
             unit: offset in .debug_info.
             file: the path or its last parts ("fork.c", "kernel/fork.c"); "" for any file.
-            line: number.
+            line: line number.
             within: (low, high) of each range.
         """
         return [span for span in self.of_file(unit, file, within) if span.line == line]

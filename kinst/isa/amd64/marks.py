@@ -71,7 +71,7 @@ class _Effects:
         written: arithmetic flags that the instruction writes.
         unknown: whether the effect on flags is not known.
         counted: whether the last byte is a count that decides whether the flags are written.
-        plain: whether the instruction may be marked.
+        plain: whether instructions with this code may get marks (Columns.marks).
     """
 
     known: set[int]
@@ -248,8 +248,9 @@ def leads(columns: Columns) -> Leads:
 
 def distances(columns: Columns) -> I64:
     """Return the signed number in each instruction's encoding that is relative to the instruction's
-    end: a branch distance, or the displacement of a rip-relative operand. Each instruction must be
-    marked and have such a number."""
+    end: a branch distance, or the displacement of a rip-relative operand. Each instruction must
+    have marks and such a number.
+    """
     field = (columns.marks >> FIELD_SHIFT & 15).astype(np.int64)
     rows = np.arange(len(columns))
     four = np.zeros((len(columns), 4), np.uint8)

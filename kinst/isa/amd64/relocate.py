@@ -46,7 +46,7 @@ def displace(
     code: bytes, address: int, to: int, onward: Onward = UNCHAINED, user: bool = False
 ) -> Relocated | Refused:
     """Return code for the address `to` with the effect of the one instruction `code` at `address`,
-    or why there is none. Control then goes where the original instruction sends it.
+    or the reason why it cannot be made. Control then goes where the original instruction sends it.
 
     Args:
         onward: trampolines of planted instructions, to which control goes on instead of to the
@@ -66,7 +66,7 @@ def move(
     code: bytes, address: int, to: int, onward: Onward = UNCHAINED, user: bool = False
 ) -> Moved | Refused:
     """Return code for the address `to` with the effect of the one instruction `code` at `address`,
-    without a jump back to the next instruction; or why there is none.
+    without a jump back to the next instruction; or the reason why it cannot be made.
 
     Args:
         onward: trampolines of planted instructions, to which branches lead instead of to the

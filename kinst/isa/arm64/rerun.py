@@ -192,7 +192,7 @@ def refusal(words: Mapping[int, int], load: int, site: int, branch_targets: Coll
 @refuses_out_of_reach
 def displace(rerun_prefix: bytes, code: bytes, address: int, to: int) -> Relocated | Refused:
     """Return code for the address `to` that runs `rerun_prefix` again and then has the effect of
-    the one instruction `code` at `address`, or why there is none.
+    the one instruction `code` at `address`, or the reason why it cannot be made.
 
     Args:
         rerun_prefix: the instructions directly before `code`, from a load-exclusive on, for which

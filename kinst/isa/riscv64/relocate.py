@@ -61,7 +61,7 @@ _MOP_MASK, _MOP = 0xF8FF, 0x6081  # c.mop
 
 def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
     """Return code for the address `to` with the effect of the one instruction `code` at `address`,
-    or why there is none. Control then goes where the original instruction sends it.
+    or the reason why it cannot be made. Control then goes where the original instruction sends it.
 
     Args:
         onward: trampolines of planted instructions, to which control goes on instead of to the
@@ -117,7 +117,7 @@ def _go_on(at: int, original: int, onward: Onward, what: str = "the way back") -
 @refuses_out_of_reach
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
     """Return code for the address `to` with the effect of the one instruction `code` at `address`,
-    without a way back to the next instruction; or why there is none.
+    without a way back to the next instruction; or the reason why it cannot be made.
 
     Args:
         onward: trampolines of planted instructions, to which branches lead instead of to the
