@@ -1,8 +1,9 @@
 """kinst: trace any instruction and any inline function of a running kernel with D.
 
     import kinst
-    with kinst.boot() as machine:  print(machine.run("kinst::vfs_read:0 { @[execname] = count(); }",
-        "ls").aggregations)
+    with kinst.boot() as machine:
+        result = machine.run("kinst::vfs_read:0 { @[execname] = count(); }", "ls")
+        print(result.aggregations)
 
 docs/api.md describes the library.  A name of this module is imported when it is first used, so that
 commands that do not use the library start quickly.

@@ -173,9 +173,10 @@ def process(
     """Return a machine for a user program, whose instructions can be counted while it runs: a
     program that kinst starts, or a process that runs already.
 
-    A program that kinst starts begins with the first trace and runs only once. Machine.trace() is
-    called with the same `command`. The program's input, output and error output are those of this
-    process. A process that runs already is stopped while kinst plans a trace, and runs on after it.
+    A program that kinst starts begins with the first trace and runs only once. The caller gives the
+    same `command` to Machine.trace() again. The program's input, output and error output are those
+    of this process. A process that runs already is stopped while kinst plans a trace, and runs on
+    after it.
 
     Args:
         command: the program and its arguments, quoted as for a shell.

@@ -157,9 +157,9 @@ class RecordBody:
 
     Interrupts stay as they are, so an interrupt handler may write records while this record is
     being written. Therefore a single instruction that changes STATE_RESERVED first reserves the
-    bytes. The consumer sees the records, by STATE_HEAD, when the outermost record being written is
-    complete. By then all records after it are complete, too, because interrupt handlers end before
-    the interrupted code continues.
+    bytes. STATE_HEAD shows the records to the consumer when the outermost record (the one that was
+    begun first) is complete. By then all records after it are complete as well, because interrupt
+    handlers end before the interrupted code continues.
 
     Attributes:
         clause: number of the clause, for the record.

@@ -4,11 +4,11 @@ Level 1 is the last level: its entries map pages. A table fills one page. With p
 mapping of 2 MB is one entry of level 2; with larger pages, it is many entries of level 1.
 
 Every method reads the tables by its argument `read`, a function (physical address, size) -> bytes,
-and caches nothing.
-Registers are by the GDB stub's names. An image is the range [low, high) of virtual addresses in
-which a system maps its kernel (VirtualLayout.image).
+and caches nothing. Registers have the GDB stub's names. An image is the range [low, high) of
+virtual addresses in which a system maps its kernel (VirtualLayout.image).
 
-Tested by tests/machines/stub/test_memory.py and tests/isa/amd64/test_paging.py."""
+Tested by tests/machines/stub/test_memory.py and tests/isa/amd64/test_paging.py.
+"""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ def entry_probe_site(function: Function, kernel: Kernel) -> Instruction | None:
 
     Usually, this is entry_site(). With -x plant=no-callsite, kinst does not plant the instruction
     by which the kernel's own function tracer is called. If entry_site() is this call, the probe is
-    planted at the first instruction after it, which runs as often. An exception is a
-    function with a branch to that later instruction: then entry_site() is returned, and kinst will
-    refuse to plant it.
+    planted at the first instruction after it, which runs as often. An exception is a function with
+    a branch to that later instruction: then entry_site() is returned, and kinst will refuse to
+    plant it.
     """
     first = entry_site(function, kernel)
     if first is None or not kernel.left_to_tracer([(first.address, len(first.code))])[0]:

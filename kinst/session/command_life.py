@@ -1,10 +1,10 @@
 """Watch of the command of -c in the guest, from its execve(2) to its exit.
 
 In the guest, kinst's helper processes (a shell script) start the command, wait for it and report
-its status. These helpers sleep while the command lives: the machine stops at the command's execve,
-and kinst plants the probes there. After that, kinst sees in memory that the command has exited,
-before the command's parent is told. So the probes count only the command and the kernel, and need
-no predicate.
+its status. These helpers sleep while the command lives. The machine stops at the command's execve,
+and kinst plants the probes at that moment. After that, kinst sees in memory that the command has
+exited, before the command's parent is told. So the probes count only the command and the kernel,
+and need no predicate.
 
 Tested by tests/vm/language/test_command_alone.py.
 """

@@ -1,10 +1,10 @@
 """Layout of a directed graph in layers from top to bottom: positions of the boxes, and lines for
 the edges.
 
-The steps are Sugiyama's. Edges that close cycles are reversed. Each box gets a layer below all
-boxes that lead to it. An edge over several layers gets a bend in each layer between its boxes. The
-boxes and bends of each layer are ordered so that few edges cross. Boxes are moved toward their
-neighbours, with the weights of the edges. Equal graphs get equal layouts.
+The steps are those of Sugiyama's method. Edges that close cycles are reversed. Each box gets a
+layer below all boxes that lead to it. An edge over several layers gets a bend in each layer between
+its boxes. The boxes and bends of each layer are ordered so that few edges cross. Boxes are moved
+toward their neighbours, with the weights of the edges. Equal graphs get equal layouts.
 
 Tested by tests/views/test_flow_graphs.py.
 """

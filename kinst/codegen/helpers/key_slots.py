@@ -1,5 +1,5 @@
-"""Counters of aggregations by key that a trampoline can find without a call.  One table for all
-CPUs says which key has which slot.  Each CPU has a counter for each slot; if the ISA can add
+"""Counters for the keys of aggregations, which a trampoline can find without a call.  One table for
+all CPUs says which key has which slot.  Each CPU has a counter for each slot; if the ISA can add
 atomically, all CPUs share one set of counters.
 
 The table has a word for each slot, 0 while the slot is free.  The word of a key is the key plus a

@@ -12,9 +12,9 @@ matter whether an interrupt or another CPU comes between two instructions. What 
     restore, and go on to the displaced instruction
     call:    restore, and make all calls inside a frame
 
-Flags are saved by lahf, which reads all of them but OF, and seto: popf is slow everywhere and ends
-QEMU's translation block. The saved flags stay in ax or, if a snippet uses rax, on the stack. Guards
-are tested by jrcxz, which changes no flags.
+Flags are saved by lahf, which reads all of them but OF, and by seto, which reads OF. popf is not
+used: it is slow everywhere, and ends QEMU's translation block. The saved flags stay in ax or, if a
+snippet uses rax, on the stack. Guards are tested by jrcxz, which changes no flags.
 
 Tested by tests/codegen/test_snippets.py.
 """

@@ -1,11 +1,10 @@
 """Journal of an attached machine: a file with the changes that must be undone.
 
-If kinst and its guardian are both killed (with their process group, or for want of memory), the
-next start of kinst undoes the changes in the journal. A journal belongs to one QEMU process and one
-boot of the host. A record is written before its change is made; a change of code has a second
-record afterwards. Records have checksums: the first incomplete record ends the journal, and the
-changes of all later records were never made. The file need not be synced to disk, since the guest
-ends with the host.
+If kinst and its guardian are both killed (such as by a lack of memory), the next start of kinst
+undoes the changes in the journal. A journal belongs to one QEMU process and one boot of the host. A
+record is written before its change is made; a change of code has a second record afterwards.
+Records have checksums: the first incomplete record ends the journal, and the changes of all later
+records were never made. The file need not be synced to disk, since the guest ends with the host.
 
 A record: kind, 1 byte | size of the content | CRC-32 of kind and content | content
 """
