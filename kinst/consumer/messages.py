@@ -103,7 +103,7 @@ def lost_events(losses: Sequence[SlotLosses], cpus: int, tags: bool = False) -> 
 
     Args:
         losses: losses of each CPU slot.
-        cpus: how many CPUs the target has. Slot number `cpus` is the host.
+        cpus: how many CPUs the target has; the host's slot has this number.
         tags: whether to put dtrace(1)'s tag of each kind of loss before its message.
     """
     events = _lost_events(losses, cpus)
@@ -175,7 +175,7 @@ def lost_faults(count: int, slot: int, cpus: int) -> Lost:
     Args:
         count: number of faults.
         slot: the CPU slot.
-        cpus: how many CPUs the target has. Slot number `cpus` is the host.
+        cpus: how many CPUs the target has; the host's slot has this number.
     """
     text = f"kinst: {_plural(count, 'more error')} on {_place(slot, cpus)}, before these"
     return Lost("message", count, slot if slot < cpus else None, text)
@@ -198,7 +198,7 @@ def fault_event(entry: FaultEntry, probe: Probe, slot: int, cpus: int) -> Fault:
         entry: the fault.
         probe: the probe whose clause failed.
         slot: the CPU slot of the fault.
-        cpus: how many CPUs the target has. Slot number `cpus` is the host.
+        cpus: how many CPUs the target has; the host's slot has this number.
     """
     kind, words = _FAULTS.get(entry.kind, ("unknown", "unknown fault"))
     if entry.kind in (FAULT_BADADDR, FAULT_BADALIGN):

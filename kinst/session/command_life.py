@@ -42,7 +42,8 @@ class CommandLife:
         self._held = False  # whether the helpers wait
 
     def begin(self, resume: Callable[[], None]) -> MachineEvent | None:
-        """Run the machine until the command is about to execute its program, and stop it there.
+        """Run the machine until the command is about to execute its program, and stop the machine
+        there.
 
         Returns None, or the machine's event if the machine or the command ends before.
 

@@ -76,7 +76,9 @@ def matching(
 
 
 def gaps_in(probes: Iterable[Probe], kernel: Kernel) -> Sequence[Gap]:
-    """Return the gaps of each function of which an instruction after the first one has a probe."""
+    """Return the gaps (bytes that do not decode) of each function that has a probe after its first
+    instruction.
+    """
     sites = (probe.site for probe in probes if probe.site is not None)
     functions = {s.function.address: s.function for s in sites if s.offset > 0}
     return kernel.gaps(list(functions.values()))

@@ -64,8 +64,8 @@ def reason(quiet: Quiet) -> str:
 
 
 def last_words(quiet: Quiet) -> str:
-    """Return the message at the end of a trace that no probe fired, "" if a probe may have
-    fired.
+    """Return the message that says at the end of a trace that no probe has fired; "" if a probe may
+    have fired.
     """
     if not quiet.planted or quiet.has_counted or not quiet.leaves_traces:
         return ""

@@ -16,7 +16,7 @@ the load-exclusive had run only now, under these conditions (refusal()):
   enters between (a compiled asm statement has one entry);
 - the code that runs again is the load-exclusive, arithmetic on general registers, and conditional
   branches out: no memory, no system register, no call;
-- this code changes no register, nor the flags, that it has read before: it finds its inputs again;
+- this code changes no register and no flag that it has read before, so it finds its inputs again;
 - after the first branch in this code, no instruction of this code writes a register. So if the
   second run, which reads newer memory, takes a branch that the first run did not take, the
   registers are those of a first run that took this branch.

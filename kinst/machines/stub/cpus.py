@@ -209,7 +209,9 @@ class Debugger:
             self._inserted.add(address)
 
     def want_breakpoints(self, addresses: Iterable[int]) -> None:
-        """Let the next resume() insert breakpoints at these addresses, in its own round trip."""
+        """Let the next resume() insert breakpoints at these addresses, in the round trip in which
+        it resumes the machine.
+        """
         self._wanted.update(addresses)
 
     def remove_breakpoints(self, addresses: Iterable[int]) -> None:
