@@ -331,9 +331,9 @@ class Machine:
         return needs_kernel(program.compiled, fired=not listed)
 
     def expand(self, program: Source | Program, command: str = "") -> Program:
-        """Return a program in which probes of inline functions and of source lines are replaced by
-        probes at instructions of the running kernel, and local variables by expressions over
-        registers and memory.
+        """Return a program, expanded for the running kernel. Probes at instructions replace probes
+        of inline functions and of source lines. Expressions over registers and memory replace local
+        variables.
 
         Args:
             program: the program.

@@ -40,8 +40,9 @@ def acts(action: Action) -> bool:
 
 
 def is_silent(clause: Clause) -> bool:
-    """Return whether the only actions of a clause that have data in its records are commit() and
-    discard(), so that its records print nothing."""
+    """Return whether the records of a clause print nothing, because they have data of commit() and
+    discard() only.
+    """
     performed = [
         a
         for a in clause.actions

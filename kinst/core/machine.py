@@ -325,10 +325,11 @@ class Planter(Protocol):
         ...
 
     def take_missed(self) -> Sequence[int]:
-        """Return, for each sampler that was passed to plant(), how many of its calls were missed
-        since the last call of this method, because a CPU had no time for them.
+        """Return how many calls of each sampler that was passed to plant() were missed, because a
+        CPU had no time for them. Counts begin anew with each call of this method.
 
-        May also be called after restore(). Raises TargetError."""
+        May also be called after restore(). Raises TargetError.
+        """
         ...
 
     def restore(self) -> int:

@@ -129,8 +129,8 @@ class BtfTypes:
         """Return the type with this id; for a module it may be one of the kernel's.
 
         Args:
-            depth: length of the chain of types that refer to one another, from the type that was
-                asked for to this type; a limit of this length ends the reading of damaged BTF.
+            depth: how many types lead from the type that was asked for to this type, each referring
+                to the next; a limit ends the reading of damaged BTF.
 
         Raises:
             KinstError: BTF is damaged.

@@ -151,8 +151,8 @@ def joined_runs(parts: Sequence[Runs]) -> Runs:
 
 
 def idle_of(flows: Flows, padding: Bools, follows: Bools) -> Bools:
-    """Return, for each instruction of functions, whether it is padding after code that does not
-    fall through, so that control never reaches it.
+    """Return, for each instruction, whether it is padding that control never reaches: padding after
+    code that does not fall through.
 
     Args:
         flows: where control goes from each instruction.

@@ -235,8 +235,8 @@ class _Named:
         Args:
             found: the probes at their sites.
             clause: the clause's index.
-            once: whether the clause runs only once for a probe that several of its descriptions
-                match, because these descriptions are the parts of one probe of a library.
+            once: whether the clause's descriptions are the parts of one probe of a library. If so,
+                it runs only once for a probe that several of them match.
         """
         met = set[int]()
         for one in found:

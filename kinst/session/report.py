@@ -20,8 +20,8 @@ class Report:
 
     Attributes:
         say: called with one message for the user.
-        progress: called with the name of long work and the part of it that is done, 0 to 1, or None
-            if that is unknown.
+        progress: called with the name of a piece of long work, and the fraction of it that is done:
+            0 to 1, None if not known.
         started: monotonic seconds when the command began.
         verbose: whether details are reported (-v).
         stages: name and end, in monotonic seconds, of each stage so far.

@@ -128,8 +128,8 @@ class DwarfTypes:
         """Return the type that the DIE at an offset in .debug_info describes.
 
         Args:
-            depth: length of the chain of types that refer to one another, from the type that was
-                asked for to this type; a limit of this length ends the reading of damaged DWARF.
+            depth: how many types lead from the type that was asked for to this type, each referring
+                to the next; a limit ends the reading of damaged DWARF.
 
         Raises:
             KinstError: the debug information is damaged, or the type's kind is unknown.

@@ -129,8 +129,9 @@ class Amd64(Isa):
         return self.jump_patch(len(code), address, to)
 
     def leave_patch(self, at: int, to: int) -> bytes:
-        """Return the jump to a site at `to` that unplanting writes over the start of the site's
-        trampoline at `at`, so that threads leave a chain there."""
+        """Return a jump to a site at `to`. Unplanting writes it over the start of the site's
+        trampoline, at `at`, so that threads leave a chain there.
+        """
         return encode.jump(at, to)
 
     def trampoline(

@@ -94,8 +94,9 @@ class Arm64(Isa):
             return None
 
     def leave_patch(self, at: int, to: int) -> bytes:
-        """Return the jump to a site at `to` that unplanting writes over the start of the site's
-        trampoline at `at`, so that threads leave a chain there."""
+        """Return a jump to a site at `to`. Unplanting writes it over the start of the site's
+        trampoline, at `at`, so that threads leave a chain there.
+        """
         return encode.branch(at, to)
 
     def trampoline(

@@ -41,8 +41,8 @@ class Riscv64Instruction:
         kind: COPY, AUIPC, ..., UNKNOWN.
         word: the encoding, of 16 bits for a compressed instruction.
         size: bytes.
-        imm: in bytes; of JAL and BRANCH the distance from the instruction's own address, of AUIPC
-            the number that it adds to its address, of JALR the number that it adds to rs1.
+        imm: the number in the instruction, in bytes. JAL and BRANCH jump so far from their own
+            address; AUIPC adds the number to its address, JALR to rs1.
     """
 
     kind: str

@@ -97,8 +97,8 @@ def is_linked(code: bytes, address: int, onward: Onward) -> bool:
 
 
 def _go_on(at: int, original: int, onward: Onward, what: str = "the way back") -> bytes:
-    """Return code for the address `at` that continues at the original instruction at `original` or,
-    if that instruction has a trampoline, in the trampoline.
+    """Return code for the address `at` by which control continues with an instruction: in the
+    instruction's trampoline if it has one, otherwise at `original`, its original address.
 
     The trampoline is needed because the bytes at `original` may be inside a jump that leads
     elsewhere.

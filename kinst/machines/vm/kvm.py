@@ -87,8 +87,8 @@ class KvmRecord:
         self._kernel = _identity(kernel) if kernel is not None else ""
 
     def outcome(self) -> str | None:
-        """Return "" if a guest with this kernel has come up under KVM, the reason if it has failed
-        to come up, and None if that was not tried since the host's boot.
+        """Return what is known, since the host's boot, of guests with this kernel under KVM: "" if
+        one has come up, the reason if one has failed to come up, None if none was tried.
 
         If no guest at all has come up, the reason of another kernel counts for this kernel. If no
         particular kernel is meant, a guest with any kernel counts.

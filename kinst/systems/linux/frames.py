@@ -74,8 +74,8 @@ class Frames:
 
         Returns:
             (D name of the base register, offset of the CFA from it, offset of the return address
-            from the CFA) or, if the return address is still in a register, (D name of that
-            register, 0, RA_IN_SLOT).
+            from the CFA). If the return address is still in a register: (D name of that register,
+            0, RA_IN_SLOT).
         """
         orc, table_address = self._orc(address)
         if orc is not None:

@@ -322,8 +322,8 @@ class Linux:
 
         Returns:
             (D name of the base register, offset of the CFA from it, offset of the return address
-            from the CFA) or, if the return address is still in a register, (D name of that
-            register, 0, RA_IN_SLOT).
+            from the CFA). If the return address is still in a register: (D name of that register,
+            0, RA_IN_SLOT).
         """
         return self.frames.rule(address)
 
