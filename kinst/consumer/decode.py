@@ -48,8 +48,8 @@ class DecodedRecords:
         return len(self.offsets)
 
     def times(self) -> npt.NDArray[np.uint64]:
-        """Return the time of each record in ns, in the order of the records. If a record is earlier
-        than one before it, it gets the time of that earlier one in the order, so that times never
+        """Return the time of each record in ns, in the order of the records. If a record's time is
+        before that of the previous record, it gets the previous record's time, so that times never
         decrease.
         """
         times: npt.NDArray[np.uint64] = np.maximum.accumulate(

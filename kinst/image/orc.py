@@ -91,9 +91,9 @@ class Orc:
         """Return the rule to find the caller's frame at a linked address; None if ORC gives no such
         rule.
 
-        ORC gives no rule if the table has no information, at the end of the stack, in exception and
-        entry frames (above them are the saved registers, not a return address), and if the frame's
-        address must first be loaded from memory.
+        ORC gives no rule in these cases: the table has no information; the end of the stack;
+        exception and entry frames (above them are the saved registers, not a return address); a
+        frame whose address must first be loaded from memory.
         """
         index = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
         if index < 0:

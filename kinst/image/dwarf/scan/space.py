@@ -184,8 +184,8 @@ def grown(space: Space, units: int, double: bool = True, all_of_them: bool = Fal
         units: number of rows of the table UNITS.
         double: whether to double the space of tables that are at least half full.
         all_of_them: whether to double all tables of GROWING, also those that are less full. The
-            caller wants this if a table was full but its last rows were removed, so that it is not
-            known which table it was.
+            caller needs this if it cannot tell which table was full, because the last rows of that
+            table have been removed.
     """
     old = words(space)
     rooms = [
