@@ -11,6 +11,7 @@ from functools import partial
 from kinst.core.dialect import Dialect
 from kinst.core.registers import RegisterNames
 from kinst.core.types import TypeSource
+from kinst.dlang.check.library import provider_of
 from kinst.dlang.walk import symbols_in
 from kinst.providers import load_all
 from kinst.session.batches import check_batches
@@ -62,6 +63,11 @@ def needs_kernel(compiled: Compiled, *, fired: bool) -> bool:
     return wanted or wants_kernel(compiled.patterns, load_all(), fired=fired)
 
 
+def _providers_of_libraries(dialect: Dialect) -> list[str]:
+    """Return the names of the providers that a system's D libraries declare."""
+    return [one.provider for one in dialect.libraries if provider_of(one) is not None]
+
+
 def compile_request(
     request: Request,
     isa: RegisterNames,
@@ -84,5 +90,5 @@ def compile_request(
     """
     programs = parse_request(request, target_pid, types, say, dialect=dialect)
     if not (request.zero or options_of(request, programs).zdefs):
-        check_providers(programs, load_all())
+        check_providers(programs, load_all(), lambda: _providers_of_libraries(dialect()))
     return check_programs(request, programs, isa, types, dialect)

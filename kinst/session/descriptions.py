@@ -6,7 +6,7 @@ Tested by tests/session/test_enable.py and tests/dlang/vocabulary/test_other_tra
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -85,7 +85,9 @@ def gaps_in(probes: Iterable[Probe], kernel: Kernel) -> Sequence[Gap]:
 
 
 def check_providers(
-    programs: Sequence[tree.ProgramNode], providers: Mapping[str, Provider]
+    programs: Sequence[tree.ProgramNode],
+    providers: Mapping[str, Provider],
+    of_libraries: Callable[[], Iterable[str]] = tuple,
 ) -> None:
     """Check that probe descriptions name existing providers, before the rest of a program is
     checked.
@@ -93,6 +95,9 @@ def check_providers(
     The actions of a clause cannot be checked without its probe. Raises DError D_PDESC_ZERO for the
     first description whose provider is neither kinst's nor declared by a program, or that is
     written in another tracer's language.
+
+    Args:
+        of_libraries: returns the names of the D libraries' providers, for the hint.
     """
     declared = {
         item.name for program in programs for item in program.items
@@ -108,7 +113,7 @@ def check_providers(
                 foreign = not named and pattern.name not in known and probe_hint(pattern)
                 if absent or foreign:
                     message = f"probe description {pattern} does not match any probes"
-                    hint = naming(pattern, providers, None)
+                    hint = naming(pattern, providers, None, of_libraries())
                     raise DError(message, description.span, "D_PDESC_ZERO", hint)
 
 
@@ -143,11 +148,17 @@ def shifted(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
     return f"did you mean {meant}?"
 
 
-def naming(pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None) -> str:
+def naming(
+    pattern: ProbePattern,
+    providers: Mapping[str, Provider],
+    kernel: Kernel | None,
+    of_libraries: Iterable[str] = (),
+) -> str:
     """Return a hint how to name probes, for a description that matches no probe.
 
     Args:
         kernel: the traced kernel; None if there is none yet.
+        of_libraries: the names of the D libraries' providers.
     """
     if pattern.id:
         return "kinst -l lists those with numbers"
@@ -163,10 +174,11 @@ def naming(pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Ker
     if pattern.provider in providers:
         return providers[pattern.provider].usage
     if pattern.provider:
-        near = get_close_matches(pattern.provider, providers, 1)
+        names = {*providers, *of_libraries}
+        near = get_close_matches(pattern.provider, names, 1)
         if near:
             return f"did you mean {replace(pattern, provider=near[0])}?"
-        return f"providers are {', '.join(sorted(providers))}"
+        return f"providers are {', '.join(sorted(names))}"
     return ", ".join(p.usage for p in providers.values() if p.needs_kernel)
 
 

@@ -394,7 +394,9 @@ def uses(program: typed.TypedProgram, clauses: tuple[int, ...], name: str) -> bo
         clauses: indexes of clauses.
         name: the built-in variable.
     """
-    by_thread = ("cwd", "d_path", "execargs", "progenyof", "root") if name == "curthread" else ()
+    by_thread: tuple[str, ...] = ()
+    if name == "curthread":
+        by_thread = "cwd", "d_path", "execargs", "path_in_mount", "progenyof", "root"
     return any(
         (isinstance(e, typed.Builtin | typed.Subroutine) and e.name in (name, *by_thread))
         or (name in THREAD_PARTS and is_thread_local(e))

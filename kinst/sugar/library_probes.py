@@ -9,7 +9,8 @@ the other probes:
 If this is in sched.d, the clause of a description sched:::wakeup becomes a clause of
 fbt::wake:entry, in which args[1] is xlate < psinfo_t * > ((struct thread *)arg0). The probes that
 match get the name sched:::wakeup (ProbePattern.library). If a library declares a probe several
-times, the first declaration whose arguments fit the kernel's types counts.
+times, each declaration whose arguments fit the kernel's types counts, for the descriptions that no
+declaration before it has.
 
 Tested by tests/sugar/test_library_probes.py.
 """
@@ -20,6 +21,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import chain
 
 from kinst.core.dataclass import dataclass
 from kinst.core.dialect import Library
@@ -96,7 +98,7 @@ class LibraryProbes:
         one for each probe of a library.
         """
         plain: list[tree.DescriptionNode] = []
-        clauses: dict[ProbeName, tree.ClauseNode] = {}
+        clauses: dict[ProbeName, list[tree.ClauseNode]] = {}
         for one in clause.descriptions:
             found = list(self._matching(one))
             if not found or _names_own(one.pattern.provider):
@@ -113,7 +115,7 @@ class LibraryProbes:
         if not clauses:
             return [clause]
         rest = [replace(clause, descriptions=tuple(plain))] if plain else []
-        return [*rest, *clauses.values()]
+        return [*rest, *chain.from_iterable(clauses.values())]
 
     def _matching(self, description: tree.DescriptionNode) -> Iterator[_Declared]:
         """Yield the probes of libraries that a description matches.
@@ -155,22 +157,35 @@ class LibraryProbes:
         description: tree.DescriptionNode,
         declared: _Declared,
         alone: bool,
-    ) -> tree.ClauseNode:
-        """Return the clause that runs for one probe of a library. Raises DError.
+    ) -> list[tree.ClauseNode]:
+        """Return the clauses that run for one probe of a library: one for each of its declarations
+        that fit the traced kernel. Raises DError.
 
         Args:
             description: the description of the clause that the probe matches.
             alone: whether the description names this probe.
         """
-        probe = self._version(description, declared)
-        body = _Body(declared.name, probe)
+        marked = LibraryProbe(declared.name, alone)
+        return [
+            self._of_version(clause, description, probe, marked)
+            for probe in self._versions(description, declared)
+        ]
+
+    def _of_version(
+        self,
+        clause: tree.ClauseNode,
+        description: tree.DescriptionNode,
+        probe: tree.ProbeDeclarationNode,
+        marked: LibraryProbe,
+    ) -> tree.ClauseNode:
+        """Return the clause that runs for one declaration of a library's probe. Raises DError."""
+        body = _Body(marked.name, probe)
         predicate = None if clause.predicate is None else body.of(clause.predicate)
         if probe.predicate is not None:
             own = body.inputs(probe.predicate)
             predicate = own if predicate is None else tree.InfixNode(
                 predicate.span, "&&", own, predicate
             )  # fmt: skip
-        marked = LibraryProbe(declared.name, alone)
         return replace(
             clause,
             descriptions=tuple(
@@ -181,20 +196,31 @@ class LibraryProbes:
             statements=tuple(map(body.of, clause.statements)),
         )
 
-    def _version(
+    def _versions(
         self, description: tree.DescriptionNode, declared: _Declared
-    ) -> tree.ProbeDeclarationNode:
-        """Return the first declaration of a probe that fits the traced kernel. Raises DError with
-        the reason if no declaration fits.
+    ) -> list[tree.ProbeDeclarationNode]:
+        """Return the declarations of a probe that fit the traced kernel, each with the descriptions
+        that no declaration before it has. Raises DError with the reason if no declaration fits.
         """
-        reason = ""
+        reason, taken = "", set[str]()
+        versions: list[tree.ProbeDeclarationNode] = []
         for version in declared.versions:
+            texts = {one.pattern.text for one in version.descriptions}
+            if version.descriptions and texts <= taken:
+                continue
             why = version.refusal or self._misfit(version)
-            if not why:
-                return version
             reason = reason or why
-        message = f"there is no {declared.name}: {reason}"
-        raise DError(message, description.span, "D_PDESC_ZERO")
+            if why:
+                continue
+            rest = [one for one in version.descriptions if one.pattern.text not in taken]
+            versions.append(replace(version, descriptions=tuple(rest)))
+            taken |= texts
+            if self._types is None:  # nothing is known of later declarations
+                break
+        if not versions:
+            message = f"there is no {declared.name}: {reason}"
+            raise DError(message, description.span, "D_PDESC_ZERO")
+        return versions
 
     def _misfit(self, version: tree.ProbeDeclarationNode) -> str:
         """Return why a declaration does not fit the traced kernel; "" if it fits, or if kinst does

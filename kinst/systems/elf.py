@@ -40,7 +40,7 @@ _LACKING = {
     ),
     **dict.fromkeys(
         ("copyin", "copyinstr", "copyinto", "copyout", "copyoutstr", "d_path", "getmajor",
-         "getminor", "inet_ntop", "progenyof", "stack", "ustack"),
+         "getminor", "inet_ntop", "path_in_mount", "progenyof", "stack", "ustack"),
         "{}()",
     ),
     "self": "a thread-local variable",

@@ -173,7 +173,7 @@ class Types:
          "new_step"),
         ("probe go(int n, int m) = fbt::new_step:entry; probe go(int n) = fbt::step:entry;",
          "step"),
-        ("probe go(int n, uint64_t m) = fbt::step:entry; probe go() = fbt::new_step:entry;",
+        ("probe go(int n, uint64_t m) = fbt::step:entry; probe go(int n) = fbt::step:entry;",
          "step"),
         ("probe go() = refuse(\"no\"); probe go() = fbt::new_step:entry;", "new_step"),
     ],
@@ -182,6 +182,20 @@ def test_the_first_declaration_that_fits_the_kernel_counts(declarations: str, ch
     library = Library("new.d", f"provider new {{ {declarations} }};")
     shown = expanded("new:::go { }", [library], Types())  # type: ignore[arg-type]
     assert shown == f"fbt::{chosen}:entry\n{{\n}}\n"
+
+
+def test_each_declaration_that_fits_counts_for_what_no_other_has_before() -> None:
+    text = """provider new {
+        probe go(int n, uint64_t m) : (int n, uint64_t m) = fbt::step:entry;
+        probe go(int n) : (int = 7, uint64_t = n) = fbt::step:entry, fbt::new_step:entry;
+        probe go(int n, int m) = fbt::new_step:entry;
+    };"""
+    shown = expanded("new:::go { trace(args[0]); }", [Library("new.d", text)], Types())  # type: ignore[arg-type]
+    assert shown == (
+        "fbt::step:entry\n{\n\ttrace((int)arg0);\n}\n\nfbt::new_step:entry\n{\n\ttrace((int)7);\n}\n"
+    )
+    # Nothing is known of a kernel: the first declaration stands for all.
+    assert expanded("new:::go { }", [Library("new.d", text)]) == "fbt::step:entry\n{\n}\n"
 
 
 def test_if_none_fits_the_first_reason_is_told() -> None:

@@ -45,6 +45,14 @@ class PathCode(Protocol):
         """
         ...
 
+    def write_path_in_mount(self, unit: Unit, name: str) -> IrFunction:
+        """Return the LLVM function path_in_mount(mount, entry, root, work, error), which does the
+        same as that of write_path() for a directory entry in a mounted file system, by the
+        addresses of the kernel's structures for them. The entry 0 means the topmost directory of
+        the mounted file system.
+        """
+        ...
+
 
 def path_code_of(unit: Unit) -> PathCode:
     """Return the system's code for file paths.  Raises KinstError if the system has none."""
@@ -53,11 +61,12 @@ def path_code_of(unit: Unit) -> PathCode:
     return cast(PathCode, unit.machine.paths)
 
 
-def _text(firing: Firing, structure: IrValue, root: IrValue) -> Text:
+def _text(firing: Firing, file: tuple[IrValue, ...], root: IrValue) -> Text:
     """Emit LLVM IR that makes the text of a path; return the text, at most strsize bytes.
 
     Args:
-        structure: address of the kernel's structure for the path.
+        file: address of the kernel's structure for the path; or the addresses of its structures for
+            a mount and for a directory entry in it.
         root: address of the kernel's structure for the directory that the text starts from; 0 means
             the topmost directory.
     """
@@ -68,7 +77,11 @@ def _text(firing: Firing, structure: IrValue, root: IrValue) -> Text:
     paths = path_code_of(firing.unit)
     work = firing.allocate(const(paths.longest))
     word = code.add(firing.temp(), TEMP_WORD)
-    path = code.call(firing.unit.helper("path", paths.write_path), (structure, root, work, word))
+    if len(file) == 1:
+        function = firing.unit.helper("path", paths.write_path)
+    else:
+        function = firing.unit.helper("path_in_mount", paths.write_path_in_mount)
+    path = code.call(function, (*file, root, work, word))
     bad = code.icmp("eq", path, 0)
     firing.faults.add(code, bad, FAULT_BADADDR, code.load(64, word))
     copy_text(firing, Text(path, paths.longest), room, size)
@@ -95,7 +108,7 @@ def current_directory(firing: Firing) -> Lowered:
     if nowhere is None:
         paths = path_code_of(firing.unit)
         structure = paths.current_directory_path(firing)
-        nowhere = _text(firing, structure, paths.root_directory_path(firing))
+        nowhere = _text(firing, (structure,), paths.root_directory_path(firing))
     return nowhere
 
 
@@ -105,15 +118,20 @@ def root_directory(firing: Firing) -> Lowered:
     """
     nowhere = _nowhere(firing)
     if nowhere is None:
-        nowhere = _text(firing, path_code_of(firing.unit).root_directory_path(firing), const(0))
+        structure = path_code_of(firing.unit).root_directory_path(firing)
+        nowhere = _text(firing, (structure,), const(0))
     return nowhere
 
 
-def kernel_path(firing: Firing, address: IrValue) -> Lowered:
-    """Emit LLVM IR that makes the path of the kernel's path structure at this address, from the
-    process's root; return the path.  Address 0 faults.
+def kernel_path(firing: Firing, *file: IrValue) -> Lowered:
+    """Emit LLVM IR that makes the path of a file of the kernel, from the process's root; return the
+    path.  The path or mount at address 0 faults.
+
+    Args:
+        file: address of the kernel's structure for the path; or the addresses of its structures for
+            a mount and for a directory entry in it (PathCode.write_path_in_mount).
     """
     code = firing.code
-    firing.faults.add(code, code.icmp("eq", address, 0), FAULT_BADADDR, address)
+    firing.faults.add(code, code.icmp("eq", file[0], 0), FAULT_BADADDR, file[0])
     root = path_code_of(firing.unit).root_directory_path(firing)
-    return _text(firing, address, root)
+    return _text(firing, file, root)

@@ -1,5 +1,5 @@
-"""Subroutines that read the kernel's own data structures: d_path(), progenyof(), getmajor() and
-getminor().
+"""Subroutines that read the kernel's own data structures: d_path(), path_in_mount(), progenyof(),
+getmajor() and getminor().
 """
 
 from __future__ import annotations
@@ -81,6 +81,11 @@ def progenyof(firing: Firing, args: Args) -> Lowered:
 @subroutine("string d_path(struct path *)")
 def d_path(firing: Firing, args: Args) -> Lowered:
     return kernel_path(firing, pointer(firing, args[0]))
+
+
+@subroutine("string path_in_mount(void *, void *)")
+def path_in_mount(firing: Firing, args: Args) -> Lowered:
+    return kernel_path(firing, *(pointer(firing, one) for one in args))
 
 
 @subroutine("uint_t getmajor(uint64_t)")

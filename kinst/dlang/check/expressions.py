@@ -9,6 +9,7 @@ Tested by tests/dlang/types/test_conversions.py and tests/d.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -477,7 +478,37 @@ def _member_lvalue(node: tree.MemberNode, scope: Scope) -> typed.Expr:
     base = check(node.base, scope)
     if isinstance(base, Translation):
         return translated_member(node, base, scope, check)
-    return members.lvalue_of_member(node, base, scope)
+    try:
+        return members.lvalue_of_member(node, base, scope)
+    except DError as error:
+        if error.hint or not (hint := _hint_of_argument(node, base.type, scope)):
+            raise
+        raise DError(error.message, error.span, error.tag, hint) from error
+
+
+def _hint_of_argument(node: tree.MemberNode, type_: DType, scope: Scope) -> str:
+    """Return a hint for args[N]->member of which the member is refused: the type of args[N], and
+    the first argument that has such a member; "" for any other expression.
+
+    Args:
+        type_: the type of args[N].
+    """
+    base = node.base
+    if node.op != "->" or not isinstance(base, tree.IndexNode) or not scope.patterns:
+        return ""
+    if not isinstance(base.base, tree.NameNode) or base.base.name != "args":
+        return ""
+    index, types_of = base.arguments[0], scope.environment.arguments
+    if not isinstance(index, tree.IntegerNode) or types_of is None:
+        return ""
+    hint = f"args[{index.literal.value}] is of type {type_}"
+    for number, other in enumerate(types_of(scope.patterns[0]) or ()):
+        if not isinstance(other, PointerType) or not isinstance(other.to, StructType):
+            continue
+        with suppress(KinstError):  # a structure without a definition
+            if scope.types.lookup(other.to).member(node.name) is not None:
+                return f"{hint}; did you mean args[{number}]->{node.name}?"
+    return hint
 
 
 def _pointed(node: tree.PrefixNode, operand: typed.Expr) -> typed.Expr:

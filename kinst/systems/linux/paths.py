@@ -69,7 +69,25 @@ class LinuxPaths:
         return self._place(firing, self.root)
 
     def write_path(self, unit: Unit, name: str) -> IrFunction:
-        return _path(unit, name, self)
+        code = unit.function(name, 4)
+        place, root, work, room = code.params
+        walk = _Walk(unit, code, self, root, work, room)
+        walk.set_up()
+        leave(code, code.icmp("eq", place, 0), walk.text)
+        code.set(walk.mount, walk.word(place, self.mount))
+        code.set(walk.entry, walk.word(place, self.dentry))
+        return walk.whole()
+
+    def write_path_in_mount(self, unit: Unit, name: str) -> IrFunction:
+        code = unit.function(name, 5)
+        mount, entry, root, work, room = code.params
+        walk = _Walk(unit, code, self, root, work, room)
+        walk.set_up()
+        code.set(walk.mount, mount)
+        code.set(walk.entry, entry)
+        whole = code.icmp("eq", entry, 0)
+        when(code, whole, lambda: code.set(walk.entry, walk.word(mount, self.top)))
+        return walk.whole()
 
     def _place(self, firing: Firing, offset: int) -> IrValue:
         """Emit LLVM IR that computes the address of one of the current thread's struct paths
@@ -87,18 +105,39 @@ class LinuxPaths:
 
 
 class _Walk:
-    """Emitter of the function path(place, root, work, room) of codegen/helpers/paths.py, which
-    writes the path of a file as text.
+    """Emitter of a function that writes the path of a file as text.
 
-    `place` and `root` are addresses of a struct path, a pair of mount and directory entry; a root
-    of 0 means the topmost directory. The function writes the text into the buffer `work`, from its
-    end downwards.
+    The function writes the text into working memory, from its end downwards. Before whole(), the
+    caller emits code that sets `mount` and `entry` to the file's mount and directory entry.
     """
 
-    def __init__(self, unit: Unit, code: IrFunction, paths: LinuxPaths) -> None:
+    def __init__(
+        self,
+        unit: Unit,
+        code: IrFunction,
+        paths: LinuxPaths,
+        root: IrValue,
+        work: IrValue,
+        room: IrValue,
+    ) -> None:
+        """Begin the function.
+
+        Args:
+            code: the function.
+            root: address of the struct path from which the text starts; 0 means the topmost
+                directory.
+            work: address of working memory of ROOM bytes, for the text.
+            room: address of a word, for values that are read and for an address that cannot be.
+        """
         self.unit, self.code, self.paths = unit, code, paths
-        self.place, self.root, self.work, self.room = code.params
+        self.root, self.work, self.room = root, work, room
         self.mount, self.entry, self.steps, self.at, self.going = (code.local(64) for _ in range(5))
+
+    def set_up(self) -> None:
+        """Emit LLVM IR that stores the NUL of an empty text."""
+        code, end = self.code, const(ROOM - 1)
+        code.store(const(0, 8), code.op("add", self.work, end))
+        code.set(self.at, end)
 
     def read(self, to: IrValue, source: IrValue, size: IrValue) -> None:
         code = self.code
@@ -191,43 +230,35 @@ class _Walk:
         self.read(self.text(), text, length)
         self.push(_SLASH)
 
+    def whole(self) -> IrFunction:
+        """Emit LLVM IR that writes the path of the directory entry `entry` in the mount `mount`,
+        and returns the address of the text; return the function."""
+        code, paths = self.code, self.paths
+        root_mount, root_entry = code.local(64), code.local(64)
 
-def _path(unit: Unit, name: str, paths: LinuxPaths) -> IrFunction:
-    """Return the LLVM function path(place, root, work, room) of codegen/helpers/paths.py, built
-    with a _Walk."""
-    code = unit.function(name, 4)
-    walk = _Walk(unit, code, paths)
-    end = const(ROOM - 1)
-    code.store(const(0, 8), code.op("add", walk.work, end))
-    code.set(walk.at, end)
-    leave(code, code.icmp("eq", walk.place, 0), walk.text)
-    code.set(walk.mount, walk.word(walk.place, paths.mount))
-    code.set(walk.entry, walk.word(walk.place, paths.dentry))
-    root_mount, root_entry = code.local(64), code.local(64)
+        def rooted() -> None:
+            code.set(root_mount, self.word(self.root, paths.mount))
+            code.set(root_entry, self.word(self.root, paths.dentry))
 
-    def rooted() -> None:
-        code.set(root_mount, walk.word(walk.root, paths.mount))
-        code.set(root_entry, walk.word(walk.root, paths.dentry))
+        when(code, code.icmp("ne", self.root, 0), rooted)
+        self.begin()
+        code.set(self.going, const(1))
 
-    when(code, code.icmp("ne", walk.root, 0), rooted)
-    walk.begin()
-    code.set(walk.going, const(1))
+        def goes_on() -> IrValue:
+            other_mount = code.icmp("ne", code.get(self.mount), code.get(root_mount))
+            other_entry = code.icmp("ne", code.get(self.entry), code.get(root_entry))
+            fits = code.icmp("ult", code.get(self.steps), STEPS)
+            below = both(code, code.icmp("ne", code.get(self.going), 0), fits)
+            return both(code, below, either(code, other_mount, other_entry))
 
-    def goes_on() -> IrValue:
-        other_mount = code.icmp("ne", code.get(walk.mount), code.get(root_mount))
-        other_entry = code.icmp("ne", code.get(walk.entry), code.get(root_entry))
-        fits = code.icmp("ult", code.get(walk.steps), STEPS)
-        below = both(code, code.icmp("ne", code.get(walk.going), 0), fits)
-        return both(code, below, either(code, other_mount, other_entry))
-
-    loop(code, goes_on, walk.up)
-    walk.give_up(code.icmp("uge", code.get(walk.steps), STEPS), code.get(walk.entry))
-    # "/" itself, deleted or not.
-    first = code.load(8, walk.text())
-    nothing = code.icmp("ne", first, _SLASH)
-    when(code, nothing, lambda: walk.push(_SLASH))
-    code.ret(walk.text())
-    return code
+        loop(code, goes_on, self.up)
+        self.give_up(code.icmp("uge", code.get(self.steps), STEPS), code.get(self.entry))
+        # "/" itself, deleted or not.
+        first = code.load(8, self.text())
+        nothing = code.icmp("ne", first, _SLASH)
+        when(code, nothing, lambda: self.push(_SLASH))
+        code.ret(self.text())
+        return code
 
 
 def _file_system(unit: Unit, name: str, offset: int) -> IrFunction:

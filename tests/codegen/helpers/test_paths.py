@@ -1,4 +1,4 @@
-"""cwd, root and d_path() on both machines, in a kernel made of bytes.
+"""cwd, root, d_path() and path_in_mount() on both machines, in a kernel made of bytes.
 
 fs/d_path.c defines a path: names from the entry up to the root, across mounts.
 """
@@ -148,6 +148,30 @@ def made() -> tuple[Kernel, int, int]:
     mount = kernel.mount(top)
     kernel.thread((mount, top), (mount, top))
     return kernel, mount, top
+
+
+def test_a_mount_and_an_entry_have_the_path_of_their_pair() -> None:
+    kernel, mount, top = made()
+    within = kernel.entry(b"/")
+    other = kernel.mount(within, mount, kernel.entry(b"mnt", top))
+    entry = kernel.entry(b"x", within)
+    text = "trace(path_in_mount((void *)regs[R_0], (void *)regs[R_1]));"
+    program = compiled(f"kinst::f:0 {{ {text} }} {ERRORS}")
+    for kind in (_Host, _Target):
+        rig = kind(program, {7: (0,)}, error=(1,), strsize=STRSIZE, memory=kernel.memory)
+        pairs = {
+            (other, entry): b"/mnt/x", (other, within): b"/mnt", (other, 0): b"/mnt",
+            (mount, 0): b"/", (0, entry): (lay.FAULT_BADADDR, 0),
+        }  # fmt: skip
+        for pair, path in pairs.items():
+            rig.consume(rig.slot)
+            rig.fire(7, dict(enumerate(pair)))
+            (record,) = rig.records(rig.slot)
+            if record.clause == 0:
+                assert rig.fields(record, 0)[0].split(b"\0")[0] == path
+            else:
+                words = [int.from_bytes(rig.fields(record, k)[0], "little") for k in range(2)]
+                assert tuple(words) == path
 
 
 def test_what_was_deleted_says_so() -> None:

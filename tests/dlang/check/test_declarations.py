@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kinst.core.dtypes import StringType
+from kinst.core.dtypes import INT, StringType
+from kinst.core.errors import DError
+from kinst.dlang.api import Environment, compile_text
 from tests.dlang.dhelp import error, typed, value
 
 DECLARED = """
@@ -83,6 +85,26 @@ ERRORS = [
 def test_what_members_refuse(expression: str, tag: str, message: str) -> None:
     found = error(f"{DECLARED} BEGIN {{ trace({expression}); }}")
     assert found.tag == tag and message in found.message
+
+
+@pytest.mark.parametrize(
+    ("expression", "hint"),
+    [
+        ("args[0]->b", "args[0] is of type int; did you mean args[1]->b?"),
+        ("args[0]->c", "args[0] is of type int; did you mean args[2]->c?"),
+        ("args[0]->nothing", "args[0] is of type int"),
+        ("args[2]->name", "args[2] is of type struct inner *; did you mean args[1]->name?"),
+        ("args[2]->sx", "did you mean s?"),
+    ],
+)
+def test_the_type_of_an_argument_without_the_member_is_told(expression: str, hint: str) -> None:
+    types = INT, *(value(f"(struct {tag} *)0", DECLARED).type for tag in ("s", "inner"))
+    environment = Environment(arguments=lambda pattern: types)
+    with pytest.raises(DError) as found:
+        compile_text(
+            f"{DECLARED} kinst::f:0 {{ trace({expression}); }}", "t.d", environment=environment
+        )
+    assert found.value.hint == hint
 
 
 DECLARATIONS = [

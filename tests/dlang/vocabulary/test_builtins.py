@@ -12,7 +12,7 @@ from kinst.dlang.vocabulary.d_options import COMPILE_TIME, DYNAMIC
 from tests.d.cases import all_cases
 
 # Words that need a traced kernel or process: tests/codegen and tests/vm test them.
-ELSEWHERE = {"arg6", "arg7", "arg8", "arg9", "d_path", "ustackdepth"}
+ELSEWHERE = {"arg6", "arg7", "arg8", "arg9", "d_path", "path_in_mount", "ustackdepth"}
 # Words without effect in kinst: tests/dlang/vocabulary/test_d_options.py tests them.
 ELSEWHERE |= {"aggpercpu"}
 WORDS = {*ACTIONS, *AGGREGATING, *ARRAYS, *VARIABLES, *prototypes(), *COMPILE_TIME, *DYNAMIC}

@@ -102,6 +102,16 @@ def test_probes_of_other_tracers_are_told_before_anything_else(written: str, mea
     assert meant in error.hint
 
 
+def test_providers_of_libraries_are_among_those_that_may_be_meant() -> None:
+    def hint(text: str) -> str:
+        with pytest.raises(DError) as caught:
+            check_providers((parse_option("n", text),), load_all(), lambda: ["sched", "fsinfo"])
+        return caught.value.hint
+
+    assert hint("shed:::on-cpu") == "did you mean sched:::on-cpu?"
+    assert "fbt, fsinfo, kinst" in hint("nothing::like:that")
+
+
 @pytest.mark.parametrize(
     "fine",
     [

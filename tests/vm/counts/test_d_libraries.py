@@ -212,7 +212,9 @@ io:::start /args[1]->dev_statname == "loop0"/ {
 }
 io:::done /args[1]->dev_statname == "loop0"/ {
     @done[way[args[0]->b_flags]] = count(); @bytes[way[args[0]->b_flags]] = sum(args[0]->b_bcount);
-    @files[args[2]->fi_name, args[2]->fi_fs, way[args[0]->b_flags]] = sum(args[0]->b_bcount);
+    @files[args[2]->fi_pathname, args[2]->fi_mount, args[2]->fi_fs, way[args[0]->b_flags]] =
+        sum(args[0]->b_bcount);
+    @errors[args[0]->b_error, args[0]->b_flags & B_ERROR] = count();
     @device[args[1]->dev_major, args[1]->dev_minor, getmajor(args[0]->b_edev),
         args[1]->dev_pathname] = count();
 }
@@ -224,7 +226,8 @@ io:::wait-start { self->waits = 1; }
 io:::wait-done /self->waits/ { @waits = count(); self->waits = 0; }
 END {
     printa("begun %s %@d\\n", @begun); printa("done %s %@d\\n", @done);
-    printa("bytes %s %@d\\n", @bytes); printa("file %s %s %s %@d\\n", @files);
+    printa("bytes %s %@d\\n", @bytes); printa("file %s %s %s %s %@d\\n", @files);
+    printa("errors %d %d %@d\\n", @errors);
     printa("device %d %d %d %s %@d\\n", @device); printa("paired %s %@d\\n", @paired);
     printa("waits %@d\\n", @waits);
 }
@@ -255,8 +258,9 @@ def test_io_is_what_diskstats_counts(tmp_path: Path) -> None:
     assert found["bytes", "write"] == 512 * written_sectors
     assert found["begun", "read"] == reads
     assert "paired before" not in done.out and found["paired", "after"] > 10
-    file = dict(re.findall(r"^file written ext4 (\w+) (\d+)$", done.out, re.M))
+    file = dict(re.findall(r"^file /mnt/written /mnt ext4 (\w+) (\d+)$", done.out, re.M))
     assert {way: int(size) for way, size in file.items()} == {"read": 20 << 16, "write": 20 << 16}
+    assert re.findall(r"^errors (.*) \d+$", done.out, re.M) == ["0 0"]
     assert set(re.findall(r"^device (.*) \d+$", done.out, re.M)) == {"7 0 7 /dev/loop0"}
     assert re.search(r"^waits [1-9]", done.out, re.M)
     # To mount a file system, the kernel changes static keys of its own.
@@ -299,6 +303,19 @@ tcp:::connect-request, tcp:::connect-established, tcp:::connect-refused {
     @n[probename, args[3]->tcps_rport] = count();
 }
 tcp:::accept-established { @n[probename, args[3]->tcps_lport] = count(); }
+tcp:::connect-request, tcp:::connect-established, tcp:::accept-* {
+    @n[strjoin("to-", strjoin(args[2]->ip_daddr, probename)), args[4]->tcp_dport] = count();
+}
+tcp:::connect-refused, tcp:::accept-refused {
+    @n[strjoin("from-", strjoin(args[2]->ip_saddr, probename)), args[4]->tcp_sport] = count();
+}
+tcp:::state-change /args[3]->tcps_rport == 5000 || args[3]->tcps_rport == 5001/ {
+    @n[strjoin(tcp_state_string[args[5]->tcps_state], tcp_state_string[args[3]->tcps_state]),
+        args[3]->tcps_rport] = count();
+}
+ip:::send /args[2]->ip_ver == 6 && args[5]->ipv6_nextstr == "TCP"/ {
+    @n[strjoin("six-", args[5]->ipv6_daddr), args[5]->ipv6_plen - args[2]->ip_plength] = count();
+}
 udp:::send, udp:::receive { @n[strjoin("udp-", probename), args[4]->udp_dport] = count(); }
 udp:::send { @n["length", args[4]->udp_length - args[2]->ip_plength] = count(); }
 END { printa("= %s %d %@d\n", @n); }
@@ -335,6 +352,17 @@ def test_packets_are_what_the_guest_s_counters_count(tmp_path: Path) -> None:
     assert tcp["ActiveOpens"] == 3 and found["connect-refused", 5001] == tcp["AttemptFails"] == 1
     assert found["connect-established", 5000] == found["accept-established", 5000] == 2
     assert tcp["PassiveOpens"] == 2
+    # The addresses and ports of the segments: from the client, or from the server that refuses.
+    for to in ("127.0.0.1", "::1"):
+        for name in ("connect-request", "connect-established", "accept-established"):
+            assert found[f"to-{to}{name}", 5000] == 1, (to, name)
+    assert found["to-127.0.0.1connect-request", 5001] == 1
+    assert found["from-127.0.0.1connect-refused", 5001] == 1
+    assert found["from-127.0.0.1accept-refused", 5001] == 1
+    sent = "state-syn-sent"
+    assert found[f"state-closed{sent}", 5000] == found[f"{sent}state-established", 5000] == 2
+    assert found[f"state-closed{sent}", 5001] == found[f"{sent}state-closed", 5001] == 1
+    assert found["six-::1", 0] >= 8
     assert found["127.0.0.1", 5000] == found["::1", 5000] == found["127.0.0.1", 5001] == 1
     assert found["answered", 1] == 2  # RFC 9293, 3.5: the number of the SYN, and one
     assert found["udp-send", 53] == udp["OutDatagrams"] >= 1 and found["length", 0] >= 1

@@ -22,8 +22,24 @@ translator bufinfo_t < struct request *R > {
     b_resid = refuse("a request counts only what is left to do: b_bcount");
     b_bufsize = R->__data_len;
     b_iodone = (uintptr_t)R->end_io;
-    b_error = refuse("a request keeps no error: sdt:block::block_rq_complete has it as args[1]");
+    b_error = 0;
     b_edev = R->q->disk->major << 20 | R->q->disk->first_minor;
+};
+
+/* A request that is done, or a part of it: arg1 of the probe is its error, EIO for most (5). */
+struct done_request { uint8_t unused; };
+
+translator bufinfo_t < struct done_request *D > {
+    b_flags = xlate < bufinfo_t > ((struct request *)D).b_flags | (arg1 == 0 ? 0 : B_ERROR);
+    b_bcount = ((struct request *)D)->__data_len;
+    b_addr = refuse("the data of a request are in several pages");
+    b_lblkno = ((struct request *)D)->__sector;
+    b_blkno = ((struct request *)D)->__sector;
+    b_resid = refuse("a request counts only what is left to do: b_bcount");
+    b_bufsize = ((struct request *)D)->__data_len;
+    b_iodone = (uintptr_t)((struct request *)D)->end_io;
+    b_error = arg1 == 0 ? 0 : 5;
+    b_edev = xlate < bufinfo_t > ((struct request *)D).b_edev;
 };
 
 typedef struct devinfo {

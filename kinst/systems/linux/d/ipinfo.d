@@ -11,6 +11,14 @@ inline struct ipv6hdr *skb_ip6[struct sk_buff *S] =
 inline int skb_protocol[struct sk_buff *S] =
     skb_ip4[S]->version == 4 ? skb_ip4[S]->protocol : skb_ip6[S]->nexthdr;
 
+/* The addresses of a socket; 2 is AF_INET. */
+inline string sock_laddr[struct sock *K] = K->__sk_common.skc_family == 2 ?
+    inet_ntoa((ipaddr_t *)&K->__sk_common.skc_rcv_saddr) :
+    inet_ntoa6((in6_addr_t *)&K->__sk_common.skc_v6_rcv_saddr);
+inline string sock_raddr[struct sock *K] = K->__sk_common.skc_family == 2 ?
+    inet_ntoa((ipaddr_t *)&K->__sk_common.skc_daddr) :
+    inet_ntoa6((in6_addr_t *)&K->__sk_common.skc_v6_daddr);
+
 typedef struct pktinfo { uintptr_t pkt_addr; } pktinfo_t;
 
 translator pktinfo_t < struct sk_buff *S > { pkt_addr = (uintptr_t)S; };
@@ -78,4 +86,30 @@ translator ipv4info_t < struct sk_buff *S > {
     ipv4_saddr = inet_ntoa((ipaddr_t *)&skb_ip4[S]->saddr);
     ipv4_daddr = inet_ntoa((ipaddr_t *)&skb_ip4[S]->daddr);
     ipv4_hdr = (uintptr_t)skb_ip4[S];
+};
+
+typedef struct ipv6info {
+    uint8_t ipv6_ver; uint8_t ipv6_tclass; uint32_t ipv6_flow; uint16_t ipv6_plen;
+    uint8_t ipv6_nexthdr; string ipv6_nextstr; uint8_t ipv6_hlim;
+    in6_addr_t *ipv6_src; in6_addr_t *ipv6_dst; string ipv6_saddr; string ipv6_daddr;
+    uintptr_t ipv6_hdr;
+} ipv6info_t;
+
+/* 58 is IPPROTO_ICMPV6. */
+translator ipv6info_t < struct sk_buff *S > {
+    ipv6_ver = skb_ip6[S]->version;
+    ipv6_tclass = skb_ip6[S]->priority << 4 | skb_ip6[S]->flow_lbl[0] >> 4;
+    ipv6_flow = (skb_ip6[S]->flow_lbl[0] & 0xf) << 16 | skb_ip6[S]->flow_lbl[1] << 8 |
+        skb_ip6[S]->flow_lbl[2];
+    ipv6_plen = ntohs(skb_ip6[S]->payload_len);
+    ipv6_nexthdr = skb_ip6[S]->nexthdr;
+    ipv6_nextstr = skb_ip6[S]->nexthdr == IPPROTO_TCP ? "TCP" :
+        skb_ip6[S]->nexthdr == IPPROTO_UDP ? "UDP" :
+        skb_ip6[S]->nexthdr == 58 ? "ICMPV6" : lltostr(skb_ip6[S]->nexthdr);
+    ipv6_hlim = skb_ip6[S]->hop_limit;
+    ipv6_src = (in6_addr_t *)&skb_ip6[S]->saddr;
+    ipv6_dst = (in6_addr_t *)&skb_ip6[S]->daddr;
+    ipv6_saddr = inet_ntoa6((in6_addr_t *)&skb_ip6[S]->saddr);
+    ipv6_daddr = inet_ntoa6((in6_addr_t *)&skb_ip6[S]->daddr);
+    ipv6_hdr = (uintptr_t)skb_ip6[S];
 };

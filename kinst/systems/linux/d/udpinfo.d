@@ -1,7 +1,7 @@
 /*
  * Datagrams and sockets of UDP (Dynamic Tracing Guide, "udp Provider").
  *
- * Sources: include/uapi/linux/udp.h, include/net/sock.h of Linux 5.10 to 7.3.  2 is AF_INET.
+ * Sources: include/uapi/linux/udp.h, include/net/sock.h of Linux 5.10 to 7.3.
  */
 
 #pragma D depends_on library ipinfo.d
@@ -31,10 +31,6 @@ translator udpsinfo_t < struct sock *K > {
     udps_addr = (uintptr_t)K;
     udps_lport = K->__sk_common.skc_num;
     udps_rport = ntohs(K->__sk_common.skc_dport);
-    udps_laddr = K->__sk_common.skc_family == 2 ?
-        inet_ntoa((ipaddr_t *)&K->__sk_common.skc_rcv_saddr) :
-        inet_ntoa6((in6_addr_t *)&K->__sk_common.skc_v6_rcv_saddr);
-    udps_raddr = K->__sk_common.skc_family == 2 ?
-        inet_ntoa((ipaddr_t *)&K->__sk_common.skc_daddr) :
-        inet_ntoa6((in6_addr_t *)&K->__sk_common.skc_v6_daddr);
+    udps_laddr = sock_laddr[K];
+    udps_raddr = sock_raddr[K];
 };

@@ -12,7 +12,8 @@
 provider io {
 	probe start(struct request *rq) : (bufinfo_t *rq, devinfo_t *rq, fileinfo_t *rq) =
 	    fbt::blk_mq_start_request:entry;
-	probe done(struct request *rq) : (bufinfo_t *rq, devinfo_t *rq, fileinfo_t *rq) =
+	probe done(struct request *rq) :
+	    (bufinfo_t * = (struct done_request *)rq, devinfo_t *rq, fileinfo_t *rq) =
 	    sdt:block::block_rq_complete;
 
 	/* A thread waits for a request, of which it does not know which one that is. */

@@ -10,9 +10,11 @@
 
 provider ip {
 	probe send(struct net *net, struct sock *sk, struct sk_buff *skb) :
-	    (pktinfo_t *skb, csinfo_t *sk, ipinfo_t *skb, ifinfo_t *skb, ipv4info_t *skb) =
+	    (pktinfo_t *skb, csinfo_t *sk, ipinfo_t *skb, ifinfo_t *skb, ipv4info_t *skb,
+	    ipv6info_t *skb) =
 	    fbt::ip_finish_output2:entry, fbt::ip6_finish_output2:entry;
 	probe receive(struct sk_buff *skb) :
-	    (pktinfo_t *skb, csinfo_t * = skb->sk, ipinfo_t *skb, ifinfo_t *skb, ipv4info_t *skb) =
+	    (pktinfo_t *skb, csinfo_t * = skb->sk, ipinfo_t *skb, ifinfo_t *skb, ipv4info_t *skb,
+	    ipv6info_t *skb) =
 	    fbt::ip_local_deliver:entry, fbt::ip6_input:entry;
 };

@@ -19,26 +19,39 @@ provider tcp {
 	    tcpinfo_t *skb) = fbt::tcp_v4_rcv:entry, fbt::tcp_v6_rcv:entry;
 
 	/* The socket still has its old state. */
+	probe state__change(struct sock *sk, int old, int new) :
+	    (uintptr_t = 0, csinfo_t *sk, uintptr_t = 0, tcpsinfo_t * = (struct tcp_changing *)sk,
+	    uintptr_t = 0, tcplsinfo_t *old) =
+	    sdt:sock::inet_sock_set_state / sk->sk_protocol == IPPROTO_TCP /;
 	probe connect__request(struct sock *sk, int old, int new) :
-	    (uintptr_t = 0, csinfo_t *sk, uintptr_t = 0, tcpsinfo_t *sk) =
+	    (uintptr_t = 0, csinfo_t *sk, ipinfo_t * = (struct tcp_outgoing *)sk, tcpsinfo_t *sk,
+	    tcpinfo_t * = (struct tcp_outgoing *)sk) =
 	    sdt:sock::inet_sock_set_state
 	    / sk->sk_protocol == IPPROTO_TCP && new == TCP_STATE_SYN_SENT /;
+	/* The segment that completes the connection, as on illumos. */
 	probe connect__established(struct sock *sk, int old, int new) :
-	    (uintptr_t = 0, csinfo_t *sk, uintptr_t = 0, tcpsinfo_t *sk) =
+	    (uintptr_t = 0, csinfo_t *sk, ipinfo_t * = (struct tcp_outgoing *)sk, tcpsinfo_t *sk,
+	    tcpinfo_t * = (struct tcp_outgoing *)sk) =
 	    sdt:sock::inet_sock_set_state
 	    / sk->sk_protocol == IPPROTO_TCP && old == TCP_STATE_SYN_SENT &&
 	    new == TCP_STATE_ESTABLISHED /;
 	probe connect__refused(struct sock *sk, int old, int new) :
-	    (uintptr_t = 0, csinfo_t *sk, uintptr_t = 0, tcpsinfo_t *sk) =
+	    (uintptr_t = 0, csinfo_t *sk, ipinfo_t * = (struct tcp_incoming *)sk, tcpsinfo_t *sk,
+	    tcpinfo_t * = (struct tcp_incoming *)sk) =
 	    sdt:sock::inet_sock_set_state
 	    / sk->sk_protocol == IPPROTO_TCP && old == TCP_STATE_SYN_SENT &&
 	    new == TCP_STATE_CLOSED /;
 	probe accept__established(struct sock *sk, int old, int new) :
-	    (uintptr_t = 0, csinfo_t *sk, uintptr_t = 0, tcpsinfo_t *sk) =
+	    (uintptr_t = 0, csinfo_t *sk, ipinfo_t * = (struct tcp_incoming *)sk, tcpsinfo_t *sk,
+	    tcpinfo_t * = (struct tcp_incoming *)sk) =
 	    sdt:sock::inet_sock_set_state
 	    / sk->sk_protocol == IPPROTO_TCP && old == TCP_STATE_SYN_RECEIVED &&
 	    new == TCP_STATE_ESTABLISHED /;
 
-	probe accept__refused() = refuse("no socket is there where Linux sends the reset: tcp:::send has it, with TH_RST in args[4]->tcp_flags");
-	probe state__change() = refuse("Linux tells before the socket has its new state: sdt:sock::inet_sock_set_state has the old and the new state");
+	/* The reset that answers a segment with SYN, but without ACK. */
+	probe accept__refused(const struct sock *sk, struct sk_buff *skb) :
+	    (pktinfo_t *skb, csinfo_t * = (struct sock *)sk, ipinfo_t * = (struct tcp_reset *)skb,
+	    tcpsinfo_t * = (struct sock *)sk, tcpinfo_t * = (struct tcp_reset *)skb) =
+	    fbt::tcp_v4_send_reset:entry, fbt::tcp_v6_send_reset:entry
+	    / (*((uint8_t *)skb_tcp[skb] + 13) & (TH_SYN | TH_ACK)) == TH_SYN /;
 };
