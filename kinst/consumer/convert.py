@@ -2,7 +2,8 @@
 
 The rules are C's printf(3) with the differences of the Dynamic Tracing Guide, "Output Formatting",
 and of libdtrace: a precision of 0 counts as none; %d of an unsigned type is %u, %i is not; %p is
-hexadecimal without 0x; %a, %A, %Y, %T, %C and %S first make a string, and then format that string.
+hexadecimal without 0x; %a, %A, %Y, %T, %C, %S, %I and %P first make a string, and then format that
+string.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from kinst.core.dataclass import dataclass
+from kinst.wire.internet_names import host_name, service_name
 
 Value = int | bytes
 Symbolise = Callable[[int], str]
@@ -172,6 +174,10 @@ def _text_of(conversion: str, symbolise: Symbolise) -> Callable[[Value], object]
         return lambda v: date(int(v) // 1_000_000_000)
     if conversion == "T":
         return lambda v: date_822(int(v) // 1_000_000_000)
+    if conversion == "P":
+        return lambda v: service_name(int(v) & 0xFFFF)
+    if conversion == "I":
+        return lambda v: host_name(text(v)) if isinstance(v, bytes) else str(v)
     if conversion == "S":
         return lambda v: escape(v) if isinstance(v, bytes) else str(v)
     return lambda v: text(v) if isinstance(v, bytes) else str(v)

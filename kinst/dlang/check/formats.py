@@ -39,6 +39,8 @@ _TEXT = "char [] or string (or use stringof)"
 
 _TIME = "int64_t"
 
+_PORT = "uint16_t"
+
 _WIDE_CHARACTER = "int"
 
 _WIDE_TEXT = "wchar_t []"
@@ -49,8 +51,9 @@ _PROTOTYPES = {
     **dict.fromkeys("cC", _SMALL),
     **dict.fromkeys("eEfgG", _REAL),
     **dict.fromkeys("aAp", _ADDRESS),
-    **dict.fromkeys("sS", _TEXT),
+    **dict.fromkeys("sSI", _TEXT),
     **dict.fromkeys("TY", _TIME),
+    "P": _PORT,
     "k": "stack",
     "wc": _WIDE_CHARACTER,
     "ws": _WIDE_TEXT,
@@ -208,6 +211,8 @@ def _fits(letter: str, type_: DType) -> bool:
         return type_.size == 4
     if prototype == _TIME:
         return type_.size == 8
+    if prototype == _PORT:
+        return type_.size == 2 and not type_.signed
     return prototype == _INTEGER
 
 
