@@ -26,3 +26,14 @@ def draws(few: int, many: int) -> int:
 def of_kernels(isas: Iterable[str]) -> list[Any]:
     """Return the parameters of a test that needs the kernel of each of these instruction sets."""
     return [pytest.param(isa, marks=() if isa == FIRST else pytest.mark.full) for isa in isas]
+
+
+def of_kernel_versions(isas: Iterable[str], others: Iterable[tuple[str, str]]) -> list[Any]:
+    """Return the parameters (isa, version of the kernel) of a test that needs the usual kernel of
+    each of these instruction sets, "", and in make test-release other versions too.
+
+    Args:
+        others: instruction set and version of each of these.
+    """
+    usual = [pytest.param(*one.values, "", marks=one.marks) for one in of_kernels(isas)]
+    return [*usual, *(pytest.param(*one, marks=pytest.mark.slow) for one in others)]

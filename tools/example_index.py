@@ -27,7 +27,8 @@ THEMES = {
     "Files and directories": """
         opensnoop failed_opens failing_opens_in_detail calls_and_their_results open_to_close
         closed_files directories_of_opens names_of_opens duplicated_files stats truncations
-        unlinked_files path_of_an_unlink renames new_directories permission_checks""",
+        unlinked_files path_of_an_unlink renames new_directories permission_checks
+        operations_on_files""",
     "System calls": """
         system_calls system_calls_by_process system_call_time system_call_errors
         syscall_arguments following_children users getppid_rate most_frequent_first

@@ -10,16 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import ISAS, of_kernels
+from tests.tiers import ISAS, of_kernel_versions
 from tests.vm.command import guest_script, kinst, warnings
 
 pytestmark = pytest.mark.vm
 
-OTHER_KERNELS = [
-    pytest.param("amd64", kernel, marks=pytest.mark.slow) for kernel in ("5.10", "6.12", "7.3")
-]  # fmt: skip
-KERNELS = [*(pytest.param(*one.values, "", marks=one.marks) for one in of_kernels(ISAS)),
-           *OTHER_KERNELS]  # fmt: skip
+KERNELS = of_kernel_versions(ISAS, [("amd64", "5.10"), ("amd64", "6.12"), ("amd64", "7.3")])
 
 FOLDER = "/tmp/work"  # a file system of its own
 FILES = f"""

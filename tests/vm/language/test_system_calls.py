@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import ISAS, of_kernels
+from tests.tiers import ISAS, of_kernel_versions
 from tests.vm.command import guest_script, kinst
 
 pytestmark = pytest.mark.vm
@@ -129,14 +129,20 @@ def named(log: Mapping[int, list[Call]]) -> dict[int, list[Call]]:
     }
 
 
-def test_calls_and_results_are_those_of_strace(guest_program: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(
+    "kernel", ["", *(pytest.param(one, marks=pytest.mark.slow) for one in ("5.10", "6.12", "7.3"))]
+)
+def test_calls_and_results_are_those_of_strace(
+    kernel: str, guest_program: Callable[[str], Path]
+) -> None:
     """Each call of each thread, its arguments, its result and its error.
 
     The program's threads and strace run in the guest on the host's files.
     """
     program = guest_program("calls")
+    chosen = ("--kernel", kernel) if kernel else ()
     done = kinst(
-        "-q", "--root", "/", "-n", ENTRY + RETURN, "-c", LOG.format(program=program)
+        *chosen, "-q", "--root", "/", "-n", ENTRY + RETURN, "-c", LOG.format(program=program)
     ).good()
     theirs, ours = named(strace_log(done.guest)), kinst_log(done.out)
     assert len(theirs) == 4 and set(theirs) == set(ours), done
@@ -194,9 +200,13 @@ def of_kinst(out: str, thread: int, theirs: list[Event]) -> list[Event]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("isa", of_kernels(ISAS))
+OTHERS = [("amd64", "5.10"), ("amd64", "6.12"), ("amd64", "7.3"), ("arm64", "7.3"),
+          ("riscv64", "7.2")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("isa", "kernel"), of_kernel_versions(ISAS, OTHERS))
 def test_calls_and_results_are_those_of_the_kernel_s_own_events(
-    isa: str, program_for: Callable[[str, str], Path], tmp_path: Path
+    isa: str, kernel: str, program_for: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
     """Each call of each thread and its arguments, and each result.
 
@@ -205,8 +215,9 @@ def test_calls_and_results_are_those_of_the_kernel_s_own_events(
     of new processes.
     """
     files = [program_for("deeds", isa), guest_script(tmp_path, "events", EVENTS)]
+    chosen = (f"--vm={isa}", *(("--kernel", kernel) if kernel else ()))
     done = kinst(
-        f"--vm={isa}", "-q", "-x", "bufsize=8m", "-n", EVENT_PROGRAM, "-c", "events", copy=files
+        *chosen, "-q", "-x", "bufsize=8m", "-n", EVENT_PROGRAM, "-c", "events", copy=files
     ).good()  # fmt: skip
     threads = events(done.guest)
     assert len(threads) == 6, done.guest[:2000]
