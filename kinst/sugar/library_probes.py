@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import chain
 
@@ -135,7 +136,10 @@ class LibraryProbes:
             matched = [name for name in names if fnmatchcase(name, pattern.name or "*")]
             if not matched and pattern.provider == provider.name:
                 message = f"probe description {pattern} does not match any probes"
+                near = get_close_matches(pattern.name, names, 1)
                 hint = f"probes of {provider.name}: {', '.join(names)}"
+                if near:
+                    hint = f"did you mean {provider.name}:::{near[0]}?"
                 raise DError(message, description.span, "D_PDESC_ZERO", hint)
             for name in matched:
                 versions = tuple(one for one in provider.probes if _name(one) == name)

@@ -119,6 +119,11 @@ def test_what_there_is_not_is_told(text: str, tag: str, message: str) -> None:
     assert found.tag == tag and found.message.startswith(message), found
 
 
+def test_a_misspelt_probe_is_told() -> None:
+    assert error("mine:::plane { }").hint == "did you mean mine:::plain?"
+    assert error("mine:::back { }").hint == "probes of mine: first-step, plain, same, absent"
+
+
 def checked(text: str, libraries: Sequence[Library] = LIBRARIES) -> typed.TypedProgram:
     program = parse_text(text, "t.d")
     done = LibraryProbes([program], lambda: libraries, None).expand(program)
