@@ -418,7 +418,7 @@ class Machine:
         started = self._started
         return enable_program(
             program.compiled, started.machine if started is not None else None, self._isa,
-            self._report.leave_out, zero=program.request.zero, listed=listed, given=last_id,
+            self._report.leave_out, zero=program.request.zero, listed=listed, last_id=last_id,
             in_batches=started is not None and started.workspace.in_batches,
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.layout.program_layout import recorded
 from kinst.codegen.layout.variable_places import bits_of
 from kinst.codegen.site_work import Arguments, Clauses
-from kinst.core.bodies import CallBody, RecordBody, RecordField, RecordPlaces, Snippet
+from kinst.core.bodies import CallBody, RecordAddresses, RecordBody, RecordField, Snippet
 from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import IntType, PointerType
 from kinst.core.isa import Isa
@@ -37,7 +37,7 @@ class InlineRecord:
         fields: what each field of the record holds.
     """
 
-    places: RecordPlaces
+    addresses: RecordAddresses
     clause: int
     size: int
     fields: tuple[RecordField, ...]
@@ -50,7 +50,9 @@ class InlineRecord:
             otherwise: the call that writes the record if the trampoline cannot.
             guard: snippet that tests the clause's predicate; None if the clause has none.
         """
-        return RecordBody(self.places, self.clause, probe, self.size, self.fields, otherwise, guard)
+        return RecordBody(
+            self.addresses, self.clause, probe, self.size, self.fields, otherwise, guard
+        )
 
 
 def record_shapes(
@@ -102,7 +104,7 @@ def record_shapes(
     return records
 
 
-def _record_addresses(machine: CodeMachine) -> RecordPlaces | None:
+def _record_addresses(machine: CodeMachine) -> RecordAddresses | None:
     """Return the addresses that a trampoline needs for writing a record; None if trampolines cannot
     write records on this machine, because of the way in which the CPU's number or the clock is
     read, or because an address is too large.
@@ -124,7 +126,7 @@ def _record_addresses(machine: CodeMachine) -> RecordPlaces | None:
     settled = machine.preemption
     if settled and settled < (1 << 64) - _REACH:
         settled = None
-    return RecordPlaces(
+    return RecordAddresses(
         cpu.per_cpu, busy.per_cpu, settled, machine.address(scratch.state),
         machine.address(scratch.ring), scratch.ring_size, clock,
     )  # fmt: skip

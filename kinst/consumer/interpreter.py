@@ -53,7 +53,7 @@ from kinst.events import (
     Truncate,
 )
 
-BLOCK = 8192  # most records of one event: bounds memory, and lets the drainer's thread run
+BLOCK = 8192  # most records of one event: bounds memory, and lets the reader's thread run
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,7 +220,7 @@ class Rings:
         return faults, oldest - before
 
 
-class Drainer:
+class RingReader:
     """A thread that empties the rings every few milliseconds into a bounded queue, from which the
     client takes the records.
 

@@ -122,7 +122,7 @@ class RecordField:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordPlaces:
+class RecordAddresses:
     """Addresses and constants with which a trampoline writes records without a call.
 
     Attributes:
@@ -168,7 +168,7 @@ class RecordBody:
         guard: computes whether the work is done; None if it always is.
     """
 
-    places: RecordPlaces
+    addresses: RecordAddresses
     clause: int
     probe: int
     size: int

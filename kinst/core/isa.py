@@ -540,13 +540,13 @@ class Isa(PlantingIsa):
         the batch's memory; -1 means that only trampoline() can make this trampoline."""
         return np.full(len(batch.columns), -1, np.int32)
 
-    def trampolines(self, batch: TrampolineBatch, to: U64, goal: U64) -> MadeTrampolines:
+    def trampolines(self, batch: TrampolineBatch, to: U64, target: U64) -> MadeTrampolines:
         """Return the trampolines of a batch for which trampoline_sizes() knows every size. Each is
         byte for byte what trampoline() would return.
 
         Args:
             to: address of each trampoline.
-            goal: target of each instruction's direct branch: the original target, or its
+            target: target of each instruction's direct branch: the original target, or its
                 trampoline.
         """
         return MadeTrampolines(np.zeros(0, np.uint8), np.zeros(0, np.int32))

@@ -127,7 +127,7 @@ class Abilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Bearings:
+class KernelLocation:
     """Where the kernel may be in memory, as far as a machine can tell before the system is known.
 
     Attributes:
@@ -541,7 +541,7 @@ class Target(KernelMemory, Stopping, Planting, Commands, Protocol):
         kernel that ends is reported as Gone instead."""
         return False
 
-    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+    def bring_up(self, say: Callable[[str], None]) -> KernelLocation:
         """Wait until the kernel is up, stop it, and return where it may be in memory.
 
         Args:
@@ -550,7 +550,7 @@ class Target(KernelMemory, Stopping, Planting, Commands, Protocol):
 
         Raises TargetError if the kernel does not come up."""
         self.stop()
-        return Bearings()
+        return KernelLocation()
 
     def describe(self) -> str:
         """Return how the machine runs its kernel, for -v; "" if there is nothing to say. Called

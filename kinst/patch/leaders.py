@@ -118,18 +118,18 @@ class FoundRuns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FunctionRows:
-    """Functions that are analysed together, with columns of their instructions. The bytes of the
-    functions are numbered, one function after another, each with some bytes of padding after it
-    that a run may cover.
+    """Functions that are analysed together, with columns of their instructions. The bytes of all
+    functions have positions: those of one function, then some bytes of padding that a run may
+    cover, then the next function.
 
     Attributes:
         functions: the functions, in address order.
         columns: their instructions.
         flows: where control goes from each instruction.
         of: index of each instruction's function.
-        place: number of each instruction's first byte.
+        position: position of each instruction's first byte (CodeLines.position).
         follows: for each instruction, whether the previous one is in the same function.
-        base: number of the first byte of each function; as a last element, how many bytes all
+        base: position of the first byte of each function; as a last element, how many bytes all
             functions have.
         row_at: for each byte, the index of the instruction that begins there, or -1.
     """
@@ -138,7 +138,7 @@ class _FunctionRows:
     columns: Columns
     flows: Flows
     of: I64
-    place: I64
+    position: I64
     follows: Bools
     base: I64
     row_at: I32
@@ -151,7 +151,7 @@ class _FunctionRows:
     @property
     def end(self) -> I64:
         """Number of the byte after each instruction."""
-        return self.place + self.columns.size
+        return self.position + self.columns.size
 
     def rows_of(self, addresses: U64, of: I64) -> I64:
         """Return the index of the instruction at each address, or -1 if none begins there.
@@ -175,7 +175,7 @@ class _FunctionRows:
 
         Returns:
             For each address that is found, its index in `addresses` and, in the same order, the
-            number of the byte there.
+            position of the byte there.
         """
         start = self.start
         size = np.diff(self.base)
@@ -221,7 +221,7 @@ class _Entered:
     def leaders(self) -> Bools:
         """For each instruction, whether control may enter it in the kernel's text other than from
         the instruction before."""
-        return (self.undisplaced | self.elsewhere | self.returned_to)[self.code.place]
+        return (self.undisplaced | self.elsewhere | self.returned_to)[self.code.position]
 
 
 class Leaders:
@@ -274,7 +274,7 @@ class Leaders:
             which = np.isin(of, some)
             code = self._code_of([functions[start] for start in some.tolist()])
             rows = code.rows_of(at[which], np.searchsorted(some, of[which]))
-            asked, own = np.zeros((2, len(code.place)), np.bool_)
+            asked, own = np.zeros((2, len(code.position)), np.bool_)
             asked[rows[rows >= 0]] = True
             own[rows[room[which] & (rows >= 0)]] = True
             every.append(self._look(code, asked, own, gone, live, gates=gates))
@@ -325,12 +325,12 @@ class Leaders:
         base = bounds_of(np.array([f.size for f in functions], np.int64) + self._beyond)
         of = np.repeat(np.arange(len(functions)), count)
         start = np.array([f.address for f in functions], np.uint64)
-        place = (scanned.columns.address - start[of]).view(np.int64) + base[of]
-        follows = np.ones(len(place), np.bool_)
+        position = (scanned.columns.address - start[of]).view(np.int64) + base[of]
+        follows = np.ones(len(position), np.bool_)
         follows[scanned.bounds[:-1][count > 0]] = False
         row_at: I32 = np.full(base[-1], -1, np.int32)
-        row_at[place] = np.arange(len(place))
-        return _FunctionRows(functions, scanned.columns, flows, of, place, follows, base, row_at)
+        row_at[position] = np.arange(len(position))
+        return _FunctionRows(functions, scanned.columns, flows, of, position, follows, base, row_at)
 
     def _look(
         self, code: _FunctionRows, asked: Bools, own: Bools, taken: U64, live: U64, *, gates: bool
@@ -349,8 +349,8 @@ class Leaders:
         seen = self._see(code, live, asked)
         jump = self._isa.RUN_SIZE
         unfit = np.isin(code.columns.address, taken)
-        unfit |= self._unfit(code, near(code.place, asked & ~own, jump), asked)
-        elsewhere = seen.elsewhere[code.place] | ~code.follows
+        unfit |= self._unfit(code, near(code.position, asked & ~own, jump), asked)
+        elsewhere = seen.elsewhere[code.position] | ~code.follows
         targets, sighted = self._branch_targets(code), ~seen.blind
         before = predecessors_of(
             asked & ~own & sighted, code.flows, targets, code.follows, elsewhere
@@ -374,7 +374,7 @@ class Leaders:
             both, rooms = (asked | more) & there, (own | (more & (code.columns.size >= jump)))
             rooms &= there
             unfit = np.isin(code.columns.address, taken)
-            unfit |= self._unfit(code, near(code.place, both & ~rooms, jump), asked)
+            unfit |= self._unfit(code, near(code.position, both & ~rooms, jump), asked)
             others = self._runs_in(seen, both, rooms, unfit, reached)
             worse = np.zeros(len(code.functions), np.bool_)
             worse[code.of[asked & ~own & ~others.inside(count) & ~trapped & ~reached]] = True
@@ -397,7 +397,7 @@ class Leaders:
         columns = code.columns
         columns_of_runs = Runs(
             columns.address[ragged(runs.first, members)], bounds_of(members),
-            seen.text[ragged(code.place[runs.first], runs.size)].tobytes(), bounds_of(runs.size),
+            seen.text[ragged(code.position[runs.first], runs.size)].tobytes(), bounds_of(runs.size),
         )  # fmt: skip
         unprobed = np.flatnonzero(runs.inside(len(asked)) & ~asked)
         return FoundRuns(
@@ -430,14 +430,14 @@ class Leaders:
             reached: for each instruction, whether all its predecessors are displaced.
         """
         code, jump = seen.code, self._isa.RUN_SIZE
-        around = near(code.place, planted & ~own, jump)
+        around = near(code.position, planted & ~own, jump)
         lines = self._lines(seen, around, unfit)
         return find_runs(lines, planted, own, jump, reached)
 
     def _lines(self, seen: _Entered, around: Bools, unfit: Bools) -> CodeLines:
         code = seen.code
         return lines_of(
-            code.place, code.columns.size, code.flows, code.follows,
+            code.position, code.columns.size, code.flows, code.follows,
             entered=seen.leaders, unfit=unfit | seen.blind, idle=seen.idle,
             padding=self._padding(seen, around), begins=seen.begins,
         )  # fmt: skip
@@ -445,14 +445,15 @@ class Leaders:
     def _branch_targets(self, code: _FunctionRows) -> I64:
         """Return, for each instruction, the index of the instruction that its direct branch leads
         to in its own function; -1 if there is no such target."""
-        targets = np.full(len(code.place), -1, np.int64)
+        targets = np.full(len(code.position), -1, np.int64)
         which, places = self._own_targets(code)
         targets[which] = code.row_at[places]
         return targets
 
     def _own_targets(self, code: _FunctionRows) -> tuple[I64, I64]:
         """Find the direct branches that stay in their function. Return their indexes and, in the
-        same order, the numbers of the bytes that they lead to."""
+        same order, the positions of the bytes that they lead to.
+        """
         which = np.flatnonzero(code.flows.direct)
         of = code.of[which]
         offset = (code.flows.target[which] - code.start[of]).view(np.int64)
@@ -492,7 +493,7 @@ class Leaders:
         unreached = code.follows.copy()
         unreached[1:] &= ~code.flows.falls[:-1]
         fills = self._fills(code, unreached)
-        begins = np.ones(len(code.place), np.bool_)
+        begins = np.ones(len(code.position), np.bool_)
         if self._isa.needs_dead_register:
             dead = {at for k in range(len(code.functions)) for at in self._dead_registers(code, k)}
             begins = np.isin(code.columns.address, np.array(sorted(dead), np.uint64))

@@ -30,11 +30,11 @@ class CodeLines:
     one entry for each instruction, one function after another, in address order.
 
     Attributes:
-        place: a number for the instruction's first byte. Numbers of adjacent bytes of a function
-            differ by 1. Functions are further apart than a jump is long, so that no run spans two
-            functions.
+        position: position of the instruction's first byte. Positions of adjacent bytes of a
+            function differ by 1. Functions are further apart than a jump is long, so that no run
+            spans two functions.
         size: size of the instruction in bytes.
-        room: number of bytes after the instruction that a patch may cover as well, since control
+        padding: number of bytes after the instruction that a patch may cover as well, since control
             never reaches them (padding after a return).
         joins: whether the instruction can be in a run together with the instruction before it:
             control reaches it only by falling through from there, and it is not expected to fault.
@@ -42,9 +42,9 @@ class CodeLines:
         begins: whether a jump can be written at the instruction.
     """
 
-    place: I64
+    position: I64
     size: U8
-    room: I64
+    padding: I64
     joins: Bools
     fits: Bools
     begins: Bools
@@ -187,7 +187,7 @@ def ended_of(flows: Flows) -> Bools:
 
 
 def lines_of(
-    place: I64,
+    position: I64,
     size: U8,
     flows: Flows,
     follows: Bools,
@@ -202,7 +202,7 @@ def lines_of(
     arguments have one entry for each instruction, in address order.
 
     Args:
-        place: a number for the instruction's first byte (CodeLines.place).
+        position: position of the instruction's first byte (CodeLines.position).
         size: size of the instruction in bytes.
         flows: where control goes from the instruction.
         follows: whether the previous instruction is in the same function.
@@ -212,7 +212,7 @@ def lines_of(
         padding: number of bytes of padding after the instruction that control never reaches.
         begins: whether a jump can be written at the instruction.
     """
-    ended, count = ended_of(flows), len(place)
+    ended, count = ended_of(flows), len(position)
     over, goes_on = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     over[1:] = ended[:-1]
     # Padding after a jump never runs; it may be in the jump's run.
@@ -220,28 +220,28 @@ def lines_of(
     # A call ends a run, since it returns to its return address; so does a trap, since control
     # continues where its handler says.
     on = flows.falls & ((flows.kind < JUMP) | (flows.kind == BRANCH)) & ~idling
-    goes_on[1:] = on[:-1] & (place[:-1] + size[:-1] == place[1:])
-    idling[1:] &= place[:-1] + size[:-1] == place[1:]
+    goes_on[1:] = on[:-1] & (position[:-1] + size[:-1] == position[1:])
+    idling[1:] &= position[:-1] + size[:-1] == position[1:]
     joins = ((goes_on & follows) | idling) & ~entered & ~flows.fault
-    return CodeLines(place, size, np.where(ended, padding, 0), joins, ~unfit, begins)
+    return CodeLines(position, size, np.where(ended, padding, 0), joins, ~unfit, begins)
 
 
-def near(place: I64, short: Bools, jump: int) -> Bools:
+def near(position: I64, short: Bools, jump: int) -> Bools:
     """Return, for each instruction, whether it is so near to a short instruction that one run may
     contain both instructions.
 
     Args:
-        place: for each instruction, a number for its first byte (CodeLines.place).
+        position: for each instruction, the position of its first byte (CodeLines.position).
         short: for each instruction, whether it has no room for a jump.
         jump: size of a jump in bytes.
     """
-    if not len(place):
+    if not len(position):
         return short
-    at = place[short]
-    length = int(place[-1]) + jump + 1
+    at = position[short]
+    length = int(position[-1]) + jump + 1
     change = np.bincount(np.maximum(at - jump + 1, 0), minlength=length)
     change -= np.bincount(at + jump, minlength=length)[:length]
-    around: Bools = np.cumsum(change)[place] > 0
+    around: Bools = np.cumsum(change)[position] > 0
     return around
 
 
@@ -286,7 +286,7 @@ def find_runs(
             known to reach a trap at such an instruction, so the number of these traps only decides
             between choices that are otherwise equal.
     """
-    around = near(lines.place, planted & ~own, jump)
+    around = near(lines.position, planted & ~own, jump)
     row = np.flatnonzero(around)
     at = shortest_runs(lines, row, jump)
     alone = (planted & own)[row]
@@ -299,7 +299,7 @@ def find_runs(
     gain -= (at.end - row - served) * _UNPROBED
     useful = (served > 0) & (at.end > 0) & ~alone
     pieces = np.ones(len(row), np.bool_)
-    pieces[1:] = lines.place[row[1:]] != (lines.place + lines.size)[row[:-1]]
+    pieces[1:] = lines.position[row[1:]] != (lines.position + lines.size)[row[:-1]]
     own_worth = np.where(alone, worth[row] - _PATCH, 0)
     return at.take(_choose(row, at.end, gain, useful, own_worth, pieces))
 
@@ -314,17 +314,17 @@ def shortest_runs(lines: CodeLines, row: I64, jump: int) -> ChosenRuns:
         jump: size of a jump in bytes.
     """
     run_end, size = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
-    start, last = lines.place[row], row.copy()
+    start, last = lines.position[row], row.copy()
     active = np.flatnonzero(lines.begins[row])
     while len(active):
         active = active[lines.fits[last[active]]]
         at = last[active]
-        end = lines.place[at] + lines.size[at] - start[active]
-        done, filled = end >= jump, end + lines.room[at] >= jump
+        end = lines.position[at] + lines.size[at] - start[active]
+        done, filled = end >= jump, end + lines.padding[at] >= jump
         there = done | filled
         run_end[active[there]] = at[there] + 1
         size[active[there]] = np.where(done, end, jump)[there]
-        active = active[~there & (at + 1 < len(lines.place))]
+        active = active[~there & (at + 1 < len(lines.position))]
         last[active] += 1
         active = active[lines.joins[last[active]]]
     return ChosenRuns(row, run_end, size)

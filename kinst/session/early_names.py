@@ -82,7 +82,7 @@ def _named(
 def _lacks(files: KernelFiles, name: str) -> bool:
     """Return whether the kernel's file certainly has neither a function nor an inline function of a
     name."""
-    file = open_file(files.found.debug)
+    file = open_file(files.paths.debug)
     strings = file.section(".strtab")
     if strings is None:
         return False

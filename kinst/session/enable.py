@@ -75,7 +75,7 @@ def enable(
     absent: bool = False,
     most: int = 0,
     on_full: Callable[[Found], None] = lambda _: None,
-    given: int = 0,
+    last_id: int = 0,
 ) -> tuple[tuple[EnabledSite, ...], dict[int, int]]:
     """Return the probes that a program matches, and the number of matches by clause index.
 
@@ -88,12 +88,12 @@ def enable(
         most: number of instructions that the machine has memory for, 0 for any number; later ones
             are left out.
         on_full: called with the first instruction that is left out.
-        given: the last probe id that earlier batches have used.
+        last_id: the last probe id that earlier batches have used.
 
     Raises DError for a description that matches nothing, or that its provider refuses.
     """
     ids = {one.name: FIRST_ID + k for k, one in enumerate(listed(providers))}
-    named = _Named(ids, max(given, FIRST_ID - 1 + len(ids)) + 1, most, on_full)
+    named = _Named(ids, max(last_id, FIRST_ID - 1 + len(ids)) + 1, most, on_full)
     matched: dict[int, int] = {}
     left_out: DError | None = None  # for the first probe of a library that a glob matches
     for clause in program.clauses:
@@ -135,7 +135,7 @@ def enable_program(
     zero: bool,
     listed: bool = False,
     in_batches: bool = False,
-    given: int = 0,
+    last_id: int = 0,
 ) -> EnabledProgram:
     """Find the probes that a compiled program matches, and return the program with them.
 
@@ -147,7 +147,7 @@ def enable_program(
         listed: whether the probes are to be listed rather than to fire.
         in_batches: whether the machine traces in batches, so that the probes of a description may
             all be in another batch.
-        given: the last probe id that earlier batches have used.
+        last_id: the last probe id that earlier batches have used.
 
     Raises DError for a description that matches nothing.
     """
@@ -160,7 +160,7 @@ def enable_program(
     matched, _ = enable(
         compiled.program, providers, kernel, zero=absent or listed, absent=absent,
         most=most_probes(compiled, cpus, room) if room else 0,
-        on_full=partial(_tell_full, say, room), given=given,
+        on_full=partial(_tell_full, say, room), last_id=last_id,
     )  # fmt: skip
     if kernel is not None and not in_batches:
         gaps = gaps_in((e.probe for e in matched), kernel)

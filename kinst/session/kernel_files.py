@@ -72,7 +72,7 @@ class KernelFiles:
         self._isa = isa
         self._progress, self._confirm = report.progress, report.confirm
         self.types: TypeSource = FileTypes(
-            ImagePaths(lambda: self.found.debug, self._modules, self, self._module_debug),
+            ImagePaths(lambda: self.paths.debug, self._modules, self, self._module_debug),
             lambda: self.system.dialect().tracepoint_prototypes,
         )
 
@@ -96,7 +96,7 @@ class KernelFiles:
         return self._debug.open(path, module, base)
 
     @cached_property
-    def found(self) -> Files:
+    def paths(self) -> Files:
         """Paths of the kernel's files: the user's, or files that kinst has fetched.
 
         Raises KinstError if a file is missing or cannot be fetched.
@@ -109,7 +109,7 @@ class KernelFiles:
     @cached_property
     def image(self) -> DebugInfo:
         """Debug information of the kernel's file with symbols (vmlinux)."""
-        return self.open(self.found.debug)
+        return self.open(self.paths.debug)
 
     @cached_property
     def system(self) -> SystemKind:
@@ -158,7 +158,7 @@ class KernelFiles:
 
         Raises KinstError if Debian's cannot be fetched.
         """
-        files, folders = self.found, list(self.found.folders)
+        files, folders = self.paths, list(self.paths.folders)
         if files.ready is not None and files.modules:
             module_debug = _module("kernels.fetch_modules").module_debug
             folders.append(
@@ -168,8 +168,8 @@ class KernelFiles:
 
     def _modules(self) -> Mapping[str, Path]:
         """Return the debug file, or else the file, of each module of --module, by module name."""
-        found = {_module_name(path): path for path in self.found.modules}
-        return {name: find_file(name, self.found.folders) or path for name, path in found.items()}
+        found = {_module_name(path): path for path in self.paths.modules}
+        return {name: find_file(name, self.paths.folders) or path for name, path in found.items()}
 
     def _module_debug(self, name: str) -> Path | None:
         return find_file(name, self.folders)

@@ -51,26 +51,26 @@ def start(
     Raises TargetError if the machine does not come up, KinstError if it runs another kernel.
     """
     config = replace(
-        machine_config(request, isa, files.found, scratch, files.system.boot(isa)),
+        machine_config(request, isa, files.paths, scratch, files.system.boot(isa)),
         virtual_layout=files.system.virtual_layout(isa),
         span=_span(request, isa, files),
-        image=str(files.found.debug),
+        image=str(files.paths.debug),
         early_start=early_start,
         terminal=terminal,
     )
     target = request.kind.open(config, on_output)
     try:
         report.stage("start")
-        bearings = target.bring_up(report.say)
+        location = target.bring_up(report.say)
         if text := target.describe():
             report.detail(f"kinst: {text}")
-        system = files.system.attach(target, files.image, bearings)
+        system = files.system.attach(target, files.image, location)
         target.settle(system.page_tables, system.heartbeat, system.allocator)
         report.stage("boot")
         isa = target.isa  # of programs, if the target is one
         kernel = RunningKernel(target, system, isa, inlines=files.image.has_dwarf)
         images = _images(target, system, files, report.say)
-        programs = _programs_of(request, files.found)
+        programs = _programs_of(request, files.paths)
         return StartedMachine(isa, target, system, kernel, system.text, images, programs)
     except BaseException:
         target.close()
@@ -117,7 +117,7 @@ def _images(
             return files.folders
         except KinstError as error:
             say(f"kinst: debug files of modules are not fetched: {error}")
-            return files.found.folders
+            return files.paths.folders
 
     def find(name: str) -> LoadedImage | None:
         module = next((m for m in system.modules() if m.name == name), None)

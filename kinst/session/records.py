@@ -16,7 +16,7 @@ from kinst.consumer.dynvars import Cleaner
 from kinst.consumer.faults import PlacedFault
 from kinst.consumer.interpreter import Interpreter
 from kinst.consumer.messages import fault_event, lost_events, lost_faults
-from kinst.consumer.rings import Chunk, Drainer, Rings
+from kinst.consumer.rings import Chunk, RingReader, Rings
 from kinst.consumer.schema import Schema
 from kinst.consumer.symbols import Names
 from kinst.core.layout import (
@@ -76,7 +76,7 @@ class TraceRecords:
         schema: the layout and meaning of records, for renderers.
         first: whether no record has arrived yet.
         has_fired: whether a record or a fault of a probe in the kernel has arrived or been lost.
-        drainer: reads the rings in a thread of its own.
+        ring_reader: reads the rings in a thread of its own.
         interpreter: does what records ask for: exit(), setopt(), printa(), ...
         store: all aggregations.
     """
@@ -110,7 +110,9 @@ class TraceRecords:
         self._error = parts.error.probe
         self._rings = Rings(self._view, self._scratch)
         cleaner = Cleaner(self._view, self._scratch, placed.layout.dynamic, options.cleanrate)
-        self.drainer = Drainer(self._rings, options.queuesize, besides=(cleaner.clean, besides))
+        self.ring_reader = RingReader(
+            self._rings, options.queuesize, besides=(cleaner.clean, besides)
+        )
         self.store: AggregationStore = AggregationStore(
             self._view,
             self._scratch,
@@ -148,7 +150,7 @@ class TraceRecords:
     @property
     def wait(self) -> float:
         """Seconds for which records may wait before they are shown."""
-        if self.drainer.behind:
+        if self.ring_reader.behind:
             return 0.0
         if self.first:
             return FIRST_SECONDS
@@ -159,11 +161,11 @@ class TraceRecords:
 
     def arrived(self) -> Iterator[Event]:
         """Yield the events of the records that have arrived since the last call."""
-        yield from self._take(self.drainer.batch())
+        yield from self._take(self.ring_reader.batch())
 
     def rest(self) -> Iterator[Event]:
         """Yield the events of the remaining records, when no clause runs any more."""
-        for chunks in self.drainer.stop():
+        for chunks in self.ring_reader.stop():
             yield from self._take(chunks)
 
     @property

@@ -249,7 +249,7 @@ class RunningTrace:
         records.activate(True)
         if self._parts.begin is not None and self._is_first:
             self._fire(self._parts.begin)  # the machine is still stopped
-        records.drainer.start()
+        records.ring_reader.start()
         if not records.active:
             return "exit"
         self._plant(command)
@@ -457,7 +457,7 @@ class RunningTrace:
             self._restoring.told = True
             self._report.say(f"kinst: {trouble}")
         self._records.activate(False)
-        self._records.drainer.end()
+        self._records.ring_reader.end()
         self._over = True
 
     def _attend(self) -> None:

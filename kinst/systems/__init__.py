@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kinst.core.boot import Boot
     from kinst.core.isa import Isa
     from kinst.core.kernel_package import KernelBuild
-    from kinst.core.machine import Bearings, Target
+    from kinst.core.machine import KernelLocation, Target
     from kinst.core.system import System, VirtualLayout
     from kinst.image.debug_info import DebugInfo
     from kinst.image.elf import Elf
@@ -106,13 +106,13 @@ class SystemKind(Protocol):
         """Return the rules for the code in a kernel's file, for use before the kernel runs."""
         ...
 
-    def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
+    def attach(self, target: Target, image: DebugInfo, location: KernelLocation) -> System:
         """Examine the kernel that runs on a target, and return a System for that kernel.
 
         Args:
             target: a machine that has been brought up.
             image: the files of the kernel that should run there.
-            bearings: where the kernel may be in memory.
+            location: where the kernel may be in memory.
 
         Raises KinstError if another kernel than that of `image` runs there.
         """

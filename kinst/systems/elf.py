@@ -19,7 +19,7 @@ from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.kernel_package import KernelBuild
-from kinst.core.machine import Bearings, KernelMemory, Target
+from kinst.core.machine import KernelLocation, KernelMemory, Target
 from kinst.core.probe import Function
 from kinst.core.system import Facts, System, VirtualLayout
 from kinst.core.types import KERNEL
@@ -129,18 +129,18 @@ def _locate(
     elf: Elf,
     code: _FileCode,
     functions: Sequence[Function],
-    bearings: Bearings,
+    location: KernelLocation,
 ) -> tuple[int, bool]:
     """Find where the kernel's code is in live memory.
 
-    One possible slide is 0. Each address in `bearings` may give another: if the file has the live
+    One possible slide is 0. Each address in `location` may give another: if the file has the live
     code of this address at exactly one linked address, the slide is the difference of the two.
     kinst compares samples of the file's code with memory for each possible slide, and takes the
     slide with the best agreement.
 
     Args:
         functions: the file's functions, at linked addresses.
-        bearings: addresses inside the kernel's live code.
+        location: addresses inside the kernel's live code.
 
     Returns:
         The slide (running address minus linked address), and whether the code is in memory at all.
@@ -150,7 +150,7 @@ def _locate(
     samples = [f.address for f in functions if f.size >= _SAMPLE]
     samples = samples[:: max(1, len(samples) // _SAMPLES)]
     slides = [0]
-    for place in bearings.places:
+    for place in location.places:
         try:
             there = memory.read(place, _AT_PLACE)
         except KinstError:
@@ -177,7 +177,7 @@ class ElfKernel(BasicSystem):
     module = KERNEL  # name of the module of its functions and variables
 
     def __init__(
-        self, target: Target, image: DebugInfo, bearings: Bearings, elf: Elf | None = None
+        self, target: Target, image: DebugInfo, location: KernelLocation, elf: Elf | None = None
     ) -> None:
         """Find the kernel in the target's memory and index its functions and variables.
 
@@ -192,7 +192,7 @@ class ElfKernel(BasicSystem):
         self._image = image
         self._file = _FileCode(elf)
         linked = FunctionTable(elf, 0, self.module)
-        self._slide, self._is_loaded = _locate(target, elf, self._file, linked.all, bearings)
+        self._slide, self._is_loaded = _locate(target, elf, self._file, linked.all, location)
         self._functions = FunctionTable(elf, self._slide, self.module) if self._slide else linked
         self._variables = VariableTable(elf, self._slide)
         self.facts = Facts(slide=self._slide, cpus=target.cpus)
@@ -298,8 +298,8 @@ class ElfKind:
     def of_file(self, elf: Elf) -> FileRules:
         return PlainFile(elf)
 
-    def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
-        return ElfKernel(target, image, bearings)
+    def attach(self, target: Target, image: DebugInfo, location: KernelLocation) -> System:
+        return ElfKernel(target, image, location)
 
 
 SYSTEM = ElfKind()

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import KinstError
-from kinst.core.machine import Bearings, Target
+from kinst.core.machine import KernelLocation, Target
 from kinst.core.system import System
 from kinst.core.types import PROGRAM
 from kinst.core.words import MASK
@@ -41,17 +41,17 @@ class UserProgram(ElfKernel):
 
     module = PROGRAM
 
-    def __init__(self, target: Target, image: DebugInfo, bearings: Bearings) -> None:
+    def __init__(self, target: Target, image: DebugInfo, location: KernelLocation) -> None:
         """Find the program's code in memory, and index its functions.
 
         Raises KinstError if the machine runs another program, or the file has no functions.
         """
         program = program_elf(image.elf)
-        super().__init__(target, image, bearings, program)
+        super().__init__(target, image, location, program)
         self._program = program
         self._check_unchanged()
         self.facts = replace(
-            self.facts, per_cpu_bases=bearings.counter_bases, cpus=target.cpus, only_counts=True
+            self.facts, per_cpu_bases=location.counter_bases, cpus=target.cpus, only_counts=True
         )
 
     def _check_unchanged(self) -> None:
@@ -121,8 +121,8 @@ class UserProgramKind(ElfKind):
         notes = (s for s in elf.segments if s.kind == PT_NOTE)
         return any(_has_note(elf.mapped[s.offset : s.offset + s.file_size]) for s in notes)
 
-    def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
-        return UserProgram(target, image, bearings)
+    def attach(self, target: Target, image: DebugInfo, location: KernelLocation) -> System:
+        return UserProgram(target, image, location)
 
 
 def _has_note(notes: bytes) -> bool:

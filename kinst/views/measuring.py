@@ -116,7 +116,10 @@ class MeasuringPlan:
         wanted = (TOOK, TIMES) if self.expression == LATENCY else (BY,)
         missing = [f"@{name}" for name in wanted if name not in named]
         if missing and named:
-            raise KinstError(f"the results lack {missing[0]}", "kinst annotate -d --by ...")
+            raise KinstError(
+                f"the results lack {missing[0]}",
+                "kinst annotate -d --by EXPR shows a program that makes it",
+            )
         if self.expression == LATENCY:
             return [self._latency(code, named) for code in self.codes]
         rows = site_rows(named[BY]) if named else {}

@@ -9,7 +9,7 @@ from itertools import chain
 import pytest
 
 from kinst.consumer.messages import lost_events
-from kinst.consumer.rings import Bytes, Drainer, FaultEntry, Rings
+from kinst.consumer.rings import Bytes, FaultEntry, RingReader, Rings
 from kinst.core.errors import TargetError
 from kinst.core.layout import (
     FAULTS_KEPT,
@@ -129,74 +129,74 @@ def produce(memory: bytearray, s: object, total: int, lost: list[int]) -> None:
         put64(memory, s.state_of(0) + STATE_HEAD, head)  # type: ignore[attr-defined]
 
 
-def test_drainer_gets_every_word_of_a_live_producer_in_order() -> None:
+def test_reader_gets_every_word_of_a_live_producer_in_order() -> None:
     s, memory = scratch(ring_size=4096)
-    drainer = Drainer(Rings(memoryview(memory), s), ROOM, every=0.0005)
-    drainer.start()
+    reader = RingReader(Rings(memoryview(memory), s), ROOM, every=0.0005)
+    reader.start()
     lost = [0]
     producer = threading.Thread(target=produce, args=(memory, s, 20_000, lost))
     producer.start()
     chunks = []
     while producer.is_alive():
-        chunks += drainer.batch(timeout=0.01)
-    chunks += chain.from_iterable(drainer.stop())
+        chunks += reader.batch(timeout=0.01)
+    chunks += chain.from_iterable(reader.stop())
     got = [v for c in chunks for v in c.data.view("<u8").tolist()]
     assert len(got) + lost[0] == 20_000
     assert got == sorted(got) and len(set(got)) == len(got)
-    assert list(drainer.stop()) == []
+    assert list(reader.stop()) == []
 
 
-def test_python_ends_whether_the_drainer_does_or_not() -> None:
+def test_python_ends_whether_the_reader_does_or_not() -> None:
     s, memory = scratch()
-    drainer = Drainer(Rings(memoryview(memory), s), ROOM)
+    reader = RingReader(Rings(memoryview(memory), s), ROOM)
     before = threading.enumerate()
-    drainer.start()
+    reader.start()
     made = [thread for thread in threading.enumerate() if thread not in before]
     assert [(thread.name, thread.daemon) for thread in made] == [("kinst-drain", True)]
-    drainer.end()
+    reader.end()
     assert not made[0].is_alive()
 
 
-def test_beyond_its_limit_the_drainer_leaves_the_rings_alone() -> None:
+def test_beyond_its_limit_the_reader_leaves_the_rings_alone() -> None:
     s, memory = scratch(ring_size=64)
-    drainer = Drainer(Rings(memoryview(memory), s), 64, every=0.0005)
+    reader = RingReader(Rings(memoryview(memory), s), 64, every=0.0005)
     put64(memory, s.state_of(0) + STATE_HEAD, 64)
-    drainer.start()
+    reader.start()
     deadline = time.monotonic() + 60
-    while drainer.pending < 64 and time.monotonic() < deadline:
+    while reader.pending < 64 and time.monotonic() < deadline:
         time.sleep(0.001)
     put64(memory, s.state_of(0) + STATE_HEAD, 128)
     time.sleep(0.02)
     assert get64(memory, s.state_of(0) + STATE_TAIL) == 64
     # Not even at the end, while the waiting data have not been taken.
-    assert [[c.data.size for c in batch] for batch in drainer.stop()] == [[64], [64]]
+    assert [[c.data.size for c in batch] for batch in reader.stop()] == [[64], [64]]
     assert get64(memory, s.state_of(0) + STATE_TAIL) == 128
 
 
 def test_more_than_a_batch_is_left_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kinst.consumer.rings.BATCH_BYTES", 32)
     s, memory = scratch(ring_size=64)
-    drainer = Drainer(Rings(memoryview(memory), s), ROOM, every=0.0005)
-    drainer.start()
+    reader = RingReader(Rings(memoryview(memory), s), ROOM, every=0.0005)
+    reader.start()
     for head in (32, 64, 96):
         put64(memory, s.state_of(0) + STATE_HEAD, head)
         deadline = time.monotonic() + 60
-        while drainer.pending < head and time.monotonic() < deadline:
+        while reader.pending < head and time.monotonic() < deadline:
             time.sleep(0.001)
     behind = []
     for _ in range(4):
-        behind.append((sum(c.data.size for c in drainer.batch()), drainer.behind))
-    drainer.end()
+        behind.append((sum(c.data.size for c in reader.batch()), reader.behind))
+    reader.end()
     assert behind == [(32, True), (32, True), (32, False), (0, False)]
-    assert drainer.pending == 0
+    assert reader.pending == 0
 
 
 def test_the_last_look_empties_all_rings_whatever_the_limit() -> None:
     s, memory = scratch(ring_size=64)
     for slot in (0, 1):
         put64(memory, s.state_of(slot) + STATE_HEAD, 64)
-    drainer = Drainer(Rings(memoryview(memory), s), 64)
-    assert [(c.slot, c.data.size) for c in chain.from_iterable(drainer.stop())] == [
+    reader = RingReader(Rings(memoryview(memory), s), 64)
+    assert [(c.slot, c.data.size) for c in chain.from_iterable(reader.stop())] == [
         (0, 64),
         (1, 64),
     ]
@@ -205,8 +205,8 @@ def test_the_last_look_empties_all_rings_whatever_the_limit() -> None:
 class Interrupted(Rings):
     """Rings to which data come between two requests of the reader."""
 
-    def watch(self, drainer: Drainer, memory: bytearray, head: int) -> None:
-        self.drainer, self.memory, self.head = drainer, memory, head
+    def watch(self, reader: RingReader, memory: bytearray, head: int) -> None:
+        self.ring_reader, self.memory, self.head = reader, memory, head
         self.waiting = -1  # for the reader, when the second ring is first taken
         self.read = threading.Event()  # the first batch was
 
@@ -217,7 +217,7 @@ class Interrupted(Rings):
 
     def take(self, slot: int, head: int | None = None) -> Bytes:
         if slot == 1 and self.waiting < 0:
-            self.waiting = self.drainer.pending
+            self.waiting = self.ring_reader.pending
             put64(self.memory, self.head, 16)
         return super().take(slot, head)
 
@@ -230,34 +230,34 @@ def test_what_is_taken_together_comes_in_one_batch_and_nothing_later_with_it() -
     """
     s, memory = scratch(ring_size=64)
     rings = Interrupted(memoryview(memory), s)
-    drainer = Drainer(rings, ROOM, every=0.0005)
-    rings.watch(drainer, memory, s.state_of(1) + STATE_HEAD)
+    reader = RingReader(rings, ROOM, every=0.0005)
+    rings.watch(reader, memory, s.state_of(1) + STATE_HEAD)
     put64(memory, s.state_of(1) + STATE_HEAD, 8)
     put64(memory, s.state_of(0) + STATE_HEAD, 8)
-    drainer.start()
+    reader.start()
     batches = []
     deadline = time.monotonic() + 60
     while sum(c.data.size for b in batches for c in b) < 24 and time.monotonic() < deadline:
-        if batch := drainer.batch(timeout=0.01):
+        if batch := reader.batch(timeout=0.01):
             batches.append(batch)
             rings.read.set()
-    assert list(drainer.stop()) == [] and rings.waiting == 0
+    assert list(reader.stop()) == [] and rings.waiting == 0
     assert [(c.slot, c.data.size) for c in batches[0]] == [(0, 8), (1, 8)]
     assert [(c.slot, c.data.size) for b in batches[1:] for c in b] == [(1, 8)]
 
 
-def test_what_stops_the_drainer_reaches_its_reader() -> None:
+def test_what_stops_the_reader_reaches_its_reader() -> None:
     s, memory = scratch(ring_size=64)
     put64(memory, s.state_of(0) + STATE_HEAD, 1000)
-    drainer = Drainer(Rings(memoryview(memory), s), ROOM, every=0.0005)
-    drainer.start()
+    reader = RingReader(Rings(memoryview(memory), s), ROOM, every=0.0005)
+    reader.start()
     with pytest.raises(TargetError, match="corrupt"):
-        drainer.batch(timeout=60)
+        reader.batch(timeout=60)
 
 
 def test_before_the_first_batch_nothing_is_behind() -> None:
     s, memory = scratch()
-    assert not Drainer(Rings(memoryview(memory), s), 1 << 20).behind
+    assert not RingReader(Rings(memoryview(memory), s), 1 << 20).behind
 
 
 def test_of_the_scratch_only_what_has_counters_is_read_as_words() -> None:

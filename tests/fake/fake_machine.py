@@ -24,10 +24,10 @@ from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import (
     Abilities,
-    Bearings,
     CommandEnded,
     Complaint,
     Gone,
+    KernelLocation,
     MachineConfig,
     MachineEvent,
     Stopped,
@@ -350,12 +350,12 @@ class FakeMachine(Target):
 
     # The protocol.
 
-    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+    def bring_up(self, say: Callable[[str], None]) -> KernelLocation:
         """Return the addresses; the fake machine is up from the start."""
         text = self._paging.find_text(
             self._physical.read_physical, self.memory.root, self.virtual_layout.image
         )
-        return Bearings(text, (self.address("break_entry"),))
+        return KernelLocation(text, (self.address("break_entry"),))
 
     @property
     def virtual_layout(self) -> VirtualLayout:

@@ -19,7 +19,7 @@ from kinst.core.basic_system import BasicSystem
 from kinst.core.boot import Boot
 from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.isa import Isa
-from kinst.core.machine import Bearings, Target
+from kinst.core.machine import KernelLocation, Target
 from kinst.core.probe import Function
 from kinst.core.system import Access, Clock, Facts, PerCpu, System, VirtualLayout
 from kinst.image.debug_info import DebugInfo
@@ -191,7 +191,7 @@ class FakeSystemKind:
     def of_file(self, elf: Elf) -> FileRules:
         raise NotImplementedError("the fake kernel is traced as it runs")
 
-    def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
+    def attach(self, target: Target, image: DebugInfo, location: KernelLocation) -> System:
         system = self._system or FakeSystem(cast(FakeMachine, target))
-        assert bearings.text == system.text[0]
+        assert location.text == system.text[0]
         return system

@@ -31,7 +31,7 @@ def lines(
     Args:
         gap: bytes that are missing before each one's last instruction.
     """
-    starts, codes, follows, place = [], [], [], []
+    starts, codes, follows, position = [], [], [], []
     at = 0
     for text in functions:
         known = list(ISA.decode(bytes.fromhex(text), AT + at))
@@ -43,11 +43,11 @@ def lines(
         at += len(bytes.fromhex(text)) + 64
     columns = columns_of([AT + at for at in starts], codes)
     flows = replace(flows_of(columns, ISA), fault=np.isin(starts, fault))
-    place = np.array(starts, np.int64)
+    position = np.array(starts, np.int64)
     fills = np.array([code in FILLS for code in codes])
     idle = idle_of(flows, fills, np.array(follows))
     found = lines_of(
-        place, columns.size, flows, np.array(follows), entered=np.isin(starts, entered),
+        position, columns.size, flows, np.array(follows), entered=np.isin(starts, entered),
         unfit=np.isin(starts, unfit), idle=idle, padding=np.full(len(starts), padding, np.int64),
         begins=np.ones(len(starts), np.bool_),
     )  # fmt: skip
@@ -130,7 +130,7 @@ def test_room_is_behind_what_does_not_go_on() -> None:
     codes = ("90", "0f0b", "ffd0", "c3", "ffe0", "eb00", "cc", "7500")
     for code, room in zip(codes, (0, 0, 0, 7, 7, 7, 7, 0), strict=True):
         found, _ = lines(code, padding=7)
-        assert found.room.tolist() == [room], code
+        assert found.padding.tolist() == [room], code
 
 
 @pytest.mark.parametrize("jump", [5, 8])
@@ -138,13 +138,13 @@ def test_what_is_near(jump: int) -> None:
     """Near enough for a jump at one to cover the other, in either direction."""
     rng = np.random.default_rng(1)
     for _ in range(60):
-        place = np.cumsum(rng.integers(1, 8, 14))
+        position = np.cumsum(rng.integers(1, 8, 14))
         short = rng.random(14) < 0.2
-        found = near(place, short, jump)
-        for k, at in enumerate(place.tolist()):
-            reach = [abs(at - other) < jump for other in place[short].tolist()]
+        found = near(position, short, jump)
+        for k, at in enumerate(position.tolist()):
+            reach = [abs(at - other) < jump for other in position[short].tolist()]
             if any(reach):
                 assert found[k]
-            elif not any(abs(at - other) <= jump for other in place[short].tolist()):
+            elif not any(abs(at - other) <= jump for other in position[short].tolist()):
                 assert not found[k]
     assert near(np.zeros(0, np.int64), np.zeros(0, np.bool_), jump).tolist() == []

@@ -37,9 +37,9 @@ def drawn(text: str) -> tuple[CodeLines, Bools, Bools]:
         joins = "<" not in marks and "-" not in marks and not padded
         rows.append((at, size, padding, joins, "-" not in marks, "!" in marks))
         at, padded = at + size + padding, padding > 0
-    place, size_of, room, joined, fits, planted = map(np.array, zip(*rows, strict=True))
+    position, size_of, room, joined, fits, planted = map(np.array, zip(*rows, strict=True))
     begins = np.ones(len(rows), np.bool_)
-    lines = CodeLines(place, size_of.astype(np.uint8), room, joined, fits, begins)
+    lines = CodeLines(position, size_of.astype(np.uint8), room, joined, fits, begins)
     return lines, planted, planted & (size_of >= JUMP)
 
 
@@ -48,7 +48,7 @@ def shape(text: str) -> list[tuple[int, ...]]:
     line, planted, own = drawn(text)
     found = find_runs(line, planted, own, JUMP)
     rows = zip(found.first.tolist(), found.end.tolist(), found.size.tolist(), strict=True)
-    return [(*line.place[first:behind].tolist(), size) for first, behind, size in rows]
+    return [(*line.position[first:behind].tolist(), size) for first, behind, size in rows]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def lines(draw: st.DrawFn) -> str:
 
 def choices(line: CodeLines, at: int = 0) -> Iterator[list[tuple[int, int]]]:
     """Return every set of runs, as (first, end)."""
-    if at >= len(line.place):
+    if at >= len(line.position):
         yield []
         return
     yield from choices(line, at + 1)
@@ -182,12 +182,12 @@ def test_no_choice_leaves_fewer_traps(text: str) -> None:
     bounds = list(zip(runs.first.tolist(), runs.end.tolist(), strict=True))
     assert traps(bounds) == min(map(traps, choices(line)))
     for (first, behind), size in zip(bounds, runs.size.tolist(), strict=True):
-        start = line.place[first]
+        start = line.position[first]
         assert all(line.fits[first:behind]) and all(line.joins[first + 1 : behind])
         assert size >= JUMP
-        assert all(line.place[first:behind] < start + JUMP), "no longer than it must be"
+        assert all(line.position[first:behind] < start + JUMP), "no longer than it must be"
         last = behind - 1
-        assert start + size <= line.place[last] + line.size[last] + line.room[last]
+        assert start + size <= line.position[last] + line.size[last] + line.padding[last]
     used = [k for first, behind in bounds for k in range(first, behind)]
     assert used == sorted(set(used)), "runs do not overlap"
     inside = runs.inside(len(planted))

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from kinst.consumer.rings import Chunk, Drainer, Rings
+from kinst.consumer.rings import Chunk, RingReader, Rings
 from kinst.core import dtypes
 from kinst.core.errors import Span
 from kinst.core.layout import RECORD_HEADER, STATE_DROPS, STATE_HEAD, STATE_TAIL
@@ -78,7 +78,7 @@ def live() -> None:
     memory = bytearray((1 << 20) + 2 * ring)
     data, size = records(MILLION, 1)
     w = world(True, 1)
-    drainer = Drainer(Rings(memoryview(memory), s), 1 << 30)
+    reader = RingReader(Rings(memoryview(memory), s), 1 << 30)
     drops = 0
 
     def produce() -> None:
@@ -102,14 +102,14 @@ def live() -> None:
 
     producer = threading.Thread(target=produce)
     start = time.perf_counter()
-    drainer.start()
+    reader.start()
     producer.start()
     printed, peak = 0, 0
     while producer.is_alive():
-        peak = max(peak, drainer.pending)
-        printed += w.take(drainer.batch(timeout=0.05))
+        peak = max(peak, reader.pending)
+        printed += w.take(reader.batch(timeout=0.05))
         w.out.clear()
-    for chunks in drainer.stop():
+    for chunks in reader.stop():
         printed += w.take(chunks)
     took = time.perf_counter() - start
     print(

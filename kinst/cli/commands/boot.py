@@ -56,7 +56,9 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     request = parse(rest, sys.stdin.read).request
     check_traces(request)
     if request.programs or request.arguments:
-        raise UsageError("boot makes its own program and takes none", "kinst --boot traces others")
+        raise UsageError(
+            "boot makes its own program and takes none", "kinst --boot traces your own"
+        )
     least = _nanoseconds(own.get("--least", LEAST))
     options = replace(request.machine, trace_boot=True)
     request = replace(request, machine=options, zero=True)

@@ -104,9 +104,9 @@ def trampoline_sizes(batch: TrampolineBatch, red_zone: bool = False) -> I32:
     fits = _reached(after, batch)
     relative = shape.kind == RELATIVE
     direct = np.isin(shape.kind, (JUMP, BRANCH, CALL))
-    goal = np.where(direct, leads(columns).target, after)
-    goal = np.where(relative, after + distances(columns).view(np.uint64), goal)
-    fits &= _reached(goal, batch)
+    target = np.where(direct, leads(columns).target, after)
+    target = np.where(relative, after + distances(columns).view(np.uint64), target)
+    fits &= _reached(target, batch)
     fits &= (shape.kind != CALL) | _fits32(after.view(np.int64))
     fits &= _fits32(batch.counters).all(axis=1)
     calling = batch.call >= 0
@@ -125,17 +125,17 @@ def _fits32(value: I64) -> Bools:
     return (value >= -_REACH) & (value < _REACH)
 
 
-def _reached(goal: U64, batch: TrampolineBatch) -> Bools:
-    """Return a mask of the addresses in `goal` that a 32-bit distance reaches from everywhere in
+def _reached(target: U64, batch: TrampolineBatch) -> Bools:
+    """Return a mask of the addresses in `target` that a 32-bit distance reaches from everywhere in
     the batch's memory."""
-    low = (goal - np.uint64(batch.low)).view(np.int64)
-    high = (goal - np.uint64(batch.high)).view(np.int64)
+    low = (target - np.uint64(batch.low)).view(np.int64)
+    high = (target - np.uint64(batch.high)).view(np.int64)
     near = _REACH - _MARGIN
     return (np.abs(low) < near) & (np.abs(high) < near)
 
 
 def trampolines(
-    batch: TrampolineBatch, to: U64, goal: U64, red_zone: bool = False
+    batch: TrampolineBatch, to: U64, target: U64, red_zone: bool = False
 ) -> MadeTrampolines:
     shape, columns = _Shape(batch, red_zone), batch.columns
     save, restore = flag_saving(red_zone)
@@ -162,17 +162,17 @@ def trampolines(
         _put32(out, call + 1, (np.uint64(entry) - end).view(np.int64))
         _put(out, call + e.JUMP_SIZE, frame.after)
 
-    def aimed(which: Bools, at: I64, target: U64) -> None:
+    def aimed(which: Bools, at: I64, to_address: U64) -> None:
         """Write the branch distances of some trampolines into `out`: 4 bytes at offset `at`, which
-        give the distance from their end to `target`.
+        give the distance from their end to `to_address`.
 
         Args:
             which: mask of the trampolines that have this branch.
             at: offset in `out`, for each trampoline.
-            target: address that the branch leads to, for each trampoline.
+            to_address: address that the branch leads to, for each trampoline.
         """
         here = to + (at - start).view(np.uint64) + np.uint64(4)
-        _put32(out, at[which], (target - here)[which].view(np.int64))
+        _put32(out, at[which], (to_address - here)[which].view(np.int64))
 
     size = columns.size.astype(np.int64)
     rows = np.flatnonzero(shape.copied)
@@ -186,14 +186,14 @@ def trampolines(
 
     jump, branch, call = (shape.kind == kind for kind in (JUMP, BRANCH, CALL))
     _put(out, displaced[jump], b"\xe9")
-    aimed(jump, displaced + 1, goal)
+    aimed(jump, displaced + 1, target)
     _put(out, displaced[branch], b"\x0f")
     out[displaced[branch] + 1] = 0x80 | (columns.marks[branch] >> CONDITION_SHIFT)
-    aimed(branch, displaced + 2, goal)
+    aimed(branch, displaced + 2, target)
     _put(out, displaced[call], b"\x68")
     _put32(out, displaced[call] + 1, after[call].view(np.int64))
     _put(out, displaced[call] + _PUSH_SIZE, b"\xe9")
-    aimed(call, displaced + _PUSH_SIZE + 1, goal)
+    aimed(call, displaced + _PUSH_SIZE + 1, target)
     back = displaced + shape.displaced
     _put(out, back[shape.back], b"\xe9")
     aimed(shape.back, back + 1, after)

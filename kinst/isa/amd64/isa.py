@@ -187,9 +187,9 @@ class ProgramAmd64(Amd64):
         return batch.trampoline_sizes(batch_, red_zone=True)
 
     def trampolines(  # type: ignore[override]
-        self, batch_: TrampolineBatch, to: U64, goal: U64
+        self, batch_: TrampolineBatch, to: U64, target: U64
     ) -> MadeTrampolines:
-        return batch.trampolines(batch_, to, goal, red_zone=True)
+        return batch.trampolines(batch_, to, target, red_zone=True)
 
 
 ISA = Amd64()

@@ -26,7 +26,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from kinst.core.bodies import RecordBody, RecordField, RecordPlaces
+from kinst.core.bodies import RecordAddresses, RecordBody, RecordField
 from kinst.core.displaced import OutOfReach
 from kinst.core.layout import (
     RECORD_PROBE,
@@ -50,12 +50,12 @@ _EQUAL, _NOT_EQUAL, _SIGN = 0x4, 0x5, 0x8  # conditions of branches
 _REGISTERS = {**r.GENERAL, **{r.SLOT[n]: k for n, k in (("rsi", 6), ("rdi", 7), ("r11", 11))}}
 
 
-def lower(places: RecordPlaces) -> bytes:
+def lower(addresses: RecordAddresses) -> bytes:
     """Return code that lowers the kernel's preemption count after a record; b"" if the code of
     write() does not raise the count."""
-    if places.settled is not None:
+    if addresses.settled is not None:
         return b""
-    return b"\x65\xff\x0c\x25" + e.disp32(places.busy)  # dec dword gs:[busy]
+    return b"\x65\xff\x0c\x25" + e.disp32(addresses.busy)  # dec dword gs:[busy]
 
 
 def _near(address: int) -> bytes:
@@ -91,27 +91,27 @@ def _reserved(body: RecordBody) -> bytes:
     All conditions are computed into one word, so that one branch tests them: each branch ends a
     translation block of QEMU.
     """
-    places, clock = body.places, body.places.clock
-    state = e.signed64(places.state)
+    addresses, clock = body.addresses, body.addresses.clock
+    state = e.signed64(addresses.state)
     code = b""
-    if places.settled is None:
-        code += b"\x65\xff\x04\x25" + e.disp32(places.busy)  # inc dword gs:[busy]
-    code += b"\x65\x8b\x0c\x25" + e.disp32(places.cpu)  # mov ecx, gs:[cpu]
+    if addresses.settled is None:
+        code += b"\x65\xff\x04\x25" + e.disp32(addresses.busy)  # inc dword gs:[busy]
+    code += b"\x65\x8b\x0c\x25" + e.disp32(addresses.cpu)  # mov ecx, gs:[cpu]
     code += b"\xc1\xe1" + bytes((_PAGE_SHIFT,))  # shl ecx, 12
     # The signs of the following words are conditions: no word may be negative.
     code += b"\x48\x8b\x91" + _near(state + STATE_CLOSED)  # mov rdx, [rcx + CLOSED]
     code += e.load_value(e.RAX, 1 << 32 | 1)  # closed, or the sequence odd
     code += b"\x48\x21\xc2\x48\xf7\xda"  # and rdx, rax; neg rdx
     code += b"\x4c\x8b\x99" + _near(state + STATE_RESERVED)  # mov r11, [rcx + RESERVED]
-    code += e.load_value(e.RAX, places.ring_size - body.size)
+    code += e.load_value(e.RAX, addresses.ring_size - body.size)
     code += b"\x4c\x29\xd8"  # sub rax, r11
     code += b"\x48\x03\x81" + _near(state + STATE_TAIL)  # add rax, [rcx + TAIL]: too full
     code += b"\x48\x09\xc2"  # or rdx, rax
-    code += b"\x44\x89\xd8\xf7\xd0\x25" + e.disp32(places.ring_size - 1)  # mov, not, and eax
+    code += b"\x44\x89\xd8\xf7\xd0\x25" + e.disp32(addresses.ring_size - 1)  # mov, not, and eax
     code += b"\x48\x2d" + e.disp32(body.size - 1)  # sub rax, size - 1: over the ring's end
     code += b"\x48\x09\xc2"  # or rdx, rax
-    if places.settled:
-        code += b"\x8b\x04\x25" + _near(places.settled)  # mov eax, [settled]
+    if addresses.settled:
+        code += b"\x8b\x04\x25" + _near(addresses.settled)  # mov eax, [settled]
         code += b"\x48\xc1\xe0\x3e\x48\x09\xc2"  # shl rax, 62: was 2 or 3; or rdx, rax
     # sar rdx, 63; xor r11, rdx: if one is set, the start differs from STATE_RESERVED
     code += b"\x48\xc1\xfa\x3f\x49\x31\xd3"
@@ -152,7 +152,7 @@ def _end(body: RecordBody, beyond: int) -> bytes:
         beyond: size in bytes of the code after this code, which is skipped when the record is
             visible.
     """
-    state = e.signed64(body.places.state)
+    state = e.signed64(body.addresses.state)
     head, reserved = _near(state + STATE_HEAD), _near(state + STATE_RESERVED)
     code = b"\x48\x8d\x90" + e.disp32(body.size)  # lea rdx, [rax + size]
     code += b"\x48\x0f\xb1\x91" + head  # cmpxchg [rcx + HEAD], rdx
@@ -170,29 +170,29 @@ def _end(body: RecordBody, beyond: int) -> bytes:
 
 
 def _filled(body: RecordBody, on_stack: Mapping[int, int]) -> bytes:
-    places = body.places
-    shift = bytes((places.ring_size.bit_length() - 1 - _PAGE_SHIFT,))
-    code = b"\x89\xc2\x81\xe2" + e.disp32(places.ring_size - 1)  # mov edx, eax; and edx, mask
+    addresses = body.addresses
+    shift = bytes((addresses.ring_size.bit_length() - 1 - _PAGE_SHIFT,))
+    code = b"\x89\xc2\x81\xe2" + e.disp32(addresses.ring_size - 1)  # mov edx, eax; and edx, mask
     # shl rcx; add rdx, rcx; shr rcx: from CPU 0's ring
     code += b"\x48\xc1\xe1" + shift + b"\x48\x01\xca\x48\xc1\xe9" + shift
-    code += _store(places, RECORD_TIME, 8, e.R11)
+    code += _store(addresses, RECORD_TIME, 8, e.R11)
     for field in body.fields:
         if field.kind == "time" and field.offset != RECORD_TIME:
-            code += _store(places, field.offset, field.size, e.R11)
+            code += _store(addresses, field.offset, field.size, e.R11)
     code += e.load_value(e.R11, body.clause << 32 | body.size)
-    code += _store(places, RECORD_SIZE, 8, e.R11)
+    code += _store(addresses, RECORD_SIZE, 8, e.R11)
     # mov r11, rcx; shl r11, 20; add r11, probe: the CPU's number above that
     code += e.move(e.R11, e.RCX) + b"\x49\xc1\xe3" + bytes((32 - _PAGE_SHIFT,))
     code += b"\x49\x81\xc3" + e.disp32(body.probe)
-    code += _store(places, RECORD_PROBE, 8, e.R11)
-    return code + b"".join(_value(places, field, on_stack) for field in body.fields)
+    code += _store(addresses, RECORD_PROBE, 8, e.R11)
+    return code + b"".join(_value(addresses, field, on_stack) for field in body.fields)
 
 
-def _value(places: RecordPlaces, field: RecordField, on_stack: Mapping[int, int]) -> bytes:
+def _value(addresses: RecordAddresses, field: RecordField, on_stack: Mapping[int, int]) -> bytes:
     """Return code that stores a field of a record; b"" for the time, which _filled() stores.
 
     Args:
-        places: addresses of the rings.
+        addresses: addresses of the rings.
         field: the field.
         on_stack: offset from rsp of the value of each saved register, by register number.
     """
@@ -208,14 +208,14 @@ def _value(places: RecordPlaces, field: RecordField, on_stack: Mapping[int, int]
             register = _REGISTERS[field.value]
         case _:
             code = e.load_value(e.R11, field.value)
-    return code + _store(places, field.offset, field.size, register)
+    return code + _store(addresses, field.offset, field.size, register)
 
 
-def _store(places: RecordPlaces, offset: int, size: int, register: int) -> bytes:
+def _store(addresses: RecordAddresses, offset: int, size: int, register: int) -> bytes:
     """Encode mov [rdx + rings + offset], register: store the lowest `size` bytes of a register in a
     record."""
     rex = 0x40 | (size == 8) << 3 | (register > 7) << 2
     prefix = b"\x66" if size == 2 else b""
     opcode = 0x88 if size == 1 else 0x89
-    operands = bytes((0x80 | (register & 7) << 3 | e.RDX,)) + _near(places.rings + offset)
+    operands = bytes((0x80 | (register & 7) << 3 | e.RDX,)) + _near(addresses.rings + offset)
     return prefix + bytes((rex, opcode)) + operands

@@ -15,7 +15,7 @@ from typing import Any
 
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import Abilities, Bearings
+from kinst.core.machine import Abilities, KernelLocation
 from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.machines.attach.changes import changed_bytes
@@ -176,7 +176,7 @@ class AttachedVm(StubTarget):
         self.memory = GuestMemory(self._paging, self._physical, (0, 0))
         self.memory.set_root(reached.root, reached.top)
 
-    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+    def bring_up(self, say: Callable[[str], None]) -> KernelLocation:
         """Return where the kernel's code is, without waiting: the kernel is up and continues to
         run.
 
@@ -184,7 +184,7 @@ class AttachedVm(StubTarget):
             say: called with a line for the user, now or later.
         """
         self._say = say
-        return Bearings(self._text)
+        return KernelLocation(self._text)
 
     def settle(
         self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import Abilities, Bearings
+from kinst.core.machine import Abilities, KernelLocation
 from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.machines.stub.cpus import Debugger, hardware_breakpoints_of
 from kinst.machines.stub.memory import GuestMemory, need_process, read_process
@@ -91,7 +91,7 @@ class GdbStub(StubTarget):
             self._memory = GuestMemory(self._paging, self._physical, (0, 0))
             self._memory.set_root(self._paging.root_of(self.registers(self._kernel_cpu())))
 
-    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+    def bring_up(self, say: Callable[[str], None]) -> KernelLocation:
         """Return where the kernel may be in memory.
 
         The kernel is taken to be up, and the machine is stopped already.
@@ -101,7 +101,7 @@ class GdbStub(StubTarget):
         in_kernel = [registers for registers in cpus if not self._paging.in_user_mode(registers)]
         counters = (registers[self.isa.pc] for registers in in_kernel)
         places = (*(vector & -4 for vector in vectors if vector), *counters)
-        return Bearings(self.find_text(), tuple(dict.fromkeys(places)))
+        return KernelLocation(self.find_text(), tuple(dict.fromkeys(places)))
 
     def settle(
         self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None

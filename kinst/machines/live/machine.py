@@ -16,9 +16,9 @@ from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import (
     Abilities,
-    Bearings,
     CommandEnded,
     Gone,
+    KernelLocation,
     LivePatch,
     MachineEvent,
     Target,
@@ -88,11 +88,11 @@ class LiveKernel(Target):
         """This object, which plants its own patches."""
         return self
 
-    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+    def bring_up(self, say: Callable[[str], None]) -> KernelLocation:
         """Return where the kernel's text is, without waiting: the kernel runs, and is not
         stopped.
         """
-        return Bearings(self._text)
+        return KernelLocation(self._text)
 
     # Memory.
 

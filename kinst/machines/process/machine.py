@@ -24,8 +24,8 @@ from kinst.core.errors import TargetError, UnmappedError
 from kinst.core.layout import LEAF
 from kinst.core.machine import (
     Abilities,
-    Bearings,
     CommandEnded,
+    KernelLocation,
     MachineConfig,
     MachineEvent,
     Target,
@@ -109,7 +109,7 @@ class TracedProcess(Target):
             self.close()
             raise
 
-    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+    def bring_up(self, say: Callable[[str], None]) -> KernelLocation:
         """Return the address of the program's entry, and the gs bases of its threads."""
         program = os.stat(f"/proc/{self._program.pid}/exe")
         code = sum(
@@ -121,7 +121,7 @@ class TracedProcess(Target):
         bases = tuple(range(0, threads * block, block))
         self._program.give_bases(bases)
         self._unmapped = (bases[-1] + block + LEAF) & -LEAF
-        return Bearings(places=(self._auxiliary(_ENTRY),), counter_bases=bases)
+        return KernelLocation(places=(self._auxiliary(_ENTRY),), counter_bases=bases)
 
     def _auxiliary(self, kind: int) -> int:
         """Return an entry of the program's auxiliary vector. Raises TargetError."""

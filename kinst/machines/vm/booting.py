@@ -19,9 +19,9 @@ from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import (
     Abilities,
-    Bearings,
     BootEnded,
     Gone,
+    KernelLocation,
     MachineEvent,
     Stopped,
     Terminal,
@@ -79,7 +79,7 @@ class BootingVm(Vm):
 
     # The beginning of the boot.
 
-    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+    def bring_up(self, say: Callable[[str], None]) -> KernelLocation:
         """Run the guest up to the kernel's first function, stop it there, and return where the
         kernel is.
 
@@ -100,7 +100,7 @@ class BootingVm(Vm):
             self._last = self._span.last + slide & MASK
             self._stub.insert_breakpoint(self._last)
         self._clock, self._began = clock, clock.now()
-        return Bearings(self._span.text + slide & MASK, booting=True)
+        return KernelLocation(self._span.text + slide & MASK, booting=True)
 
     def _slide_by(self, leap: Leap) -> int:
         """Return how far KASLR has moved the kernel, as the register tells by which the kernel

@@ -25,7 +25,7 @@ from kinst.machines.stub.scan import pointers_in, replace_in
 from kinst.machines.vm.accelerators import KVM, TCG
 from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
 from kinst.machines.vm.retranslation import all_code, code_at_hand
-from kinst.machines.vm.warm import Loading, SavedBearings, warm_start
+from kinst.machines.vm.warm import Loading, SavedLocation, warm_start
 from kinst.wire.rsp import Rsp
 
 SAMPLE = 0.25  # seconds between two samples of a running machine
@@ -207,13 +207,13 @@ class Guest(Target):
         """Return the registers of a CPU in kernel mode; of any CPU if none is in kernel mode."""
         return min(map(self.registers, range(self.cpus)), key=self._paging.in_user_mode)
 
-    def bearings(self) -> SavedBearings:
+    def location(self) -> SavedLocation:
         """Return where the kernel of this stopped guest is, which is needed to read a saved state
         of it.
         """
         root = self._paging.root_of(self._kernels_cpu())
         image = self._virtual_layout.image
-        return SavedBearings(root, self._paging.find_text(self.qemu.read_physical, root, image))
+        return SavedLocation(root, self._paging.find_text(self.qemu.read_physical, root, image))
 
     def read(self, address: int, size: int) -> bytes:
         """Read kernel memory.  The machine may run, except for the first read."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import Bearings, Complaint, Gone, MachineEvent, Stopped, Terminal
+from kinst.core.machine import Complaint, Gone, KernelLocation, MachineEvent, Stopped, Terminal
 from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.machines.stub.cpus import double_hits_told
 from kinst.machines.stub.jump_cache import JUMP_CACHE
@@ -105,7 +105,7 @@ class Vm(Guest):
 
     # Booting.
 
-    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+    def bring_up(self, say: Callable[[str], None]) -> KernelLocation:
         """Continue from a saved state or boot, stop the machine when its kernel is up, and return
         where the kernel is.
 
@@ -125,7 +125,7 @@ class Vm(Guest):
         else:
             if self._accelerator.record is not None and self._accelerator.name == KVM:
                 self._accelerator.record.came_up()
-        return Bearings(self.find_text())
+        return KernelLocation(self.find_text())
 
     def describe(self) -> str:
         return f"the guest runs under {self._accelerator.text}"
@@ -199,7 +199,7 @@ class Vm(Guest):
         except TargetError:  # the timers of a guest that continues could not be rearmed
             self._warm = None
         if self._warm is not None:
-            self._warm.save(self.qemu, self.bearings())
+            self._warm.save(self.qemu, self.location())
 
     def _wait_under_kvm(self) -> None:
         """Wait until kinst's init has started under KVM, or the guest has hung long enough.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import Bearings, Target
+from kinst.core.machine import KernelLocation, Target
 from kinst.core.system import PageAllocator
 from kinst.machines.stub.memory import GuestMemory
 from kinst.machines.vm.machine import Vm
@@ -29,7 +29,7 @@ class _SavedPhysical:
 
     def __init__(self, config: VmConfig, isa: Isa, warm: WarmStart) -> None:
         _, size, self._map = lay_out_ram(isa.board, config.memory, config.scratch)
-        self.ram, self.bearings = warm.open(size)
+        self.ram, self.location = warm.open(size)
 
     def read_physical(self, address: int, size: int) -> bytes:
         for start, offset, length in self._map:
@@ -53,10 +53,10 @@ class SavedGuest(Target):
         self.cpus = config.cpus
         self._physical = _SavedPhysical(config, isa, warm)
         self._memory = GuestMemory(isa.paging, self._physical, (0, 0))
-        self._memory.set_root(self._physical.bearings.root)
+        self._memory.set_root(self._physical.location.root)
 
-    def bring_up(self, say: Callable[[str], None]) -> Bearings:
-        return Bearings(self._physical.bearings.text)
+    def bring_up(self, say: Callable[[str], None]) -> KernelLocation:
+        return KernelLocation(self._physical.location.text)
 
     def settle(
         self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None

@@ -39,7 +39,7 @@ _CPU = ("model name", "flags", "CPU implementer", "CPU part", "Features", "isa",
 
 
 @dataclass(frozen=True, slots=True)
-class SavedBearings:
+class SavedLocation:
     """Where the kernel is in the memory of a saved state.
 
     Attributes:
@@ -57,8 +57,8 @@ class SavedBearings:
         return json.dumps([*astuple(self.root), self.text]).encode() + b"\n"
 
     @classmethod
-    def of(cls, line: bytes) -> SavedBearings:
-        """Return the values that SavedBearings.line has written into a line."""
+    def of(cls, line: bytes) -> SavedLocation:
+        """Return the values that SavedLocation.line has written into a line."""
         *root, text = json.loads(line)
         return cls(Root(*root), text)
 
@@ -78,20 +78,20 @@ class WarmStart:
         """Delete the saved state, if there is one."""
         self._states.delete(self._key)
 
-    def save(self, qemu: Qemu, bearings: SavedBearings) -> int:
+    def save(self, qemu: Qemu, location: SavedLocation) -> int:
         """Save the state of a stopped guest, from which later guests continue.
 
         Returns the size of the file in bytes, 0 if the state could not be saved.
 
         Args:
-            bearings: where the kernel is in the guest's memory.
+            location: where the kernel is in the guest's memory.
         """
         with AnonymousFile("devices") as file:
             try:
                 qemu.monitor.save_devices(file.fd)
             except TargetError:
                 return 0
-            devices = bearings.line + file.read()
+            devices = location.line + file.read()
         return self._states.save(self._key, qemu.memory.view, qemu.memory.extents(), devices)
 
     def load(self, qemu: Qemu, command: str = "") -> None:
@@ -111,7 +111,7 @@ class WarmStart:
         if command:
             qemu.send_control(prepare_line(command))
 
-    def open(self, size: int) -> tuple[SavedRam, SavedBearings]:
+    def open(self, size: int) -> tuple[SavedRam, SavedLocation]:
         """Open the saved state for reading, without a QEMU.
 
         Returns the guest's RAM, and where the kernel is in it.
@@ -122,7 +122,7 @@ class WarmStart:
         Raises TargetError if the saved state is damaged or missing.
         """
         ram = self._states.open(self._key, size)
-        return ram, SavedBearings.of(ram.devices.partition(b"\n")[0])
+        return ram, SavedLocation.of(ram.devices.partition(b"\n")[0])
 
 
 class Loading:

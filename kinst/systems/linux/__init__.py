@@ -20,7 +20,7 @@ from kinst.systems.linux.dialect import dialect
 if TYPE_CHECKING:
     from kinst.core.boot import Boot
     from kinst.core.isa import Isa
-    from kinst.core.machine import Bearings, Target
+    from kinst.core.machine import KernelLocation, Target
     from kinst.core.system import System, VirtualLayout
     from kinst.image.debug_info import DebugInfo
     from kinst.image.elf import Elf
@@ -99,7 +99,7 @@ class _Linux:
         rules: FileRules = _module("file_rules").LinuxFile(elf)
         return rules
 
-    def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
+    def attach(self, target: Target, image: DebugInfo, location: KernelLocation) -> System:
         """Examine the Linux kernel that runs on a target, and return a System for that kernel.
 
         Raises KinstError if the running kernel is not that of `image`, or if `image` has no types.
@@ -107,8 +107,8 @@ class _Linux:
         arch, hooks = _facts_of(target.isa.name), target.abilities.writes_code
         notified = target.planter is not None
         system: System = _module("system").attach(
-            target, image, bearings.text, arch, target.isa, hook_bugs=hooks, notified=notified,
-            booting=target.cpus if bearings.booting else 0,
+            target, image, location.text, arch, target.isa, hook_bugs=hooks, notified=notified,
+            booting=target.cpus if location.booting else 0,
         )  # fmt: skip
         return system
 
