@@ -104,7 +104,7 @@ def site_rows(aggregation: Aggregation) -> Mapping[tuple[str, str, int], object]
         if len(key) != 3 or not (isinstance(key[2], str) and key[2].isdigit()):
             raise KinstError(
                 f"the keys of @{aggregation.name} are not {SITE}",
-                "kinst annotate -d shows one that makes such keys",
+                "kinst annotate -d shows a program with such keys",
             )
         rows[str(key[0]), str(key[1]), int(key[2])] = value
     return rows
