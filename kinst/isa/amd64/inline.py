@@ -82,7 +82,7 @@ def inline(
     if work.recorded is not None:
         record, guard = work.recorded, work.recorded.guard
         asked = b"" if guard is None else kept.run(guard)
-        lower = records.lower(record.places)
+        lower = records.lower(record.addresses)
         last = lower + kept.restore
 
         def whole(at: int) -> bytes:
