@@ -58,9 +58,9 @@ def section(
     base = next(one.call_ns for one in costs if not one.hits)
     ours = next((one for one in costs if _BEST.fullmatch(one.name)), None)
     intro = (
-        f"{told} Probes are on one instruction of `{function}`, where a one-byte read(2) of"
-        f" /dev/zero takes {base:,.0f} ns untraced. Time added by one hit, the median of boots,"
-        " and their range:"
+        f"{told} The probes are on one instruction of `{function}`, which a one-byte read(2) of"
+        f" /dev/zero runs; untraced, this call takes {base:,.0f} ns. The table shows the time that"
+        " one hit adds: the median of the boots, and their range:"
     )
     lines = [
         *textwrap.wrap(intro, 104, break_long_words=False, break_on_hyphens=False),
