@@ -326,7 +326,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     told = (
         f"`bench/hit_cost.py --isa {options.isa} --boots {found.boots}` on "
-        f"{time.strftime('%Y-%m-%d')}, {priority and 'with ' + priority}on {os.cpu_count()} CPUs (load {loads})."
+        f"{time.strftime('%Y-%m-%d')}, {priority and 'with ' + priority}on {os.cpu_count()} CPUs"
+        f" (load {loads})."
     )
     text = hit_docs.section(options.isa, place.function, costs, wanted, told)
     row = hit_docs.readme_row(costs)
