@@ -12,7 +12,9 @@ git ls-files -z | xargs -0 cp --parents -t "$work/kinst"
 "$work/venv/bin/python" -m pip install -qq --disable-pip-version-check "$work/kinst[test]"
 {
     echo "# Made by setup/lock.sh from pyproject.toml; setuptools is what installs kinst itself."
-    "$work/venv/bin/python" -m pip freeze --all --exclude pip --exclude kinst
+    # pip freeze leaves out the markers of pyproject.toml.
+    "$work/venv/bin/python" -m pip freeze --all --exclude pip --exclude kinst |
+        sed '/^iced-x86==/s/$/; platform_machine == "x86_64"/'
 } >"$work/lock"
 mv "$work/lock" requirements.lock
 echo "requirements.lock: $(grep -c == requirements.lock) packages"

@@ -31,7 +31,7 @@ from kinst.core.probe import Function, ProbePattern, ProgramText
 from kinst.core.source import CodeImage, SourceFunction
 from kinst.events import Fault, Lost, Message, Output, Record
 from kinst.image.debug_info import stem_of
-from kinst.isa import load as load_isa
+from kinst.isa import load, load_later
 from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan
 from kinst.providers import load_all
@@ -139,7 +139,7 @@ class Machine:
         self._report = report or report_to(on_message, on_progress)
         self._compiler = compiler or Compiler(request, self._report)
         self._request, self._files = self._compiler.request, self._compiler.files
-        self._isa = load_isa(self._compiler.registers.name)
+        self._isa = load_later(self._compiler.registers.name)  # a program may need no kernel
         self._has_kernel = has_kernel
         self._early_start = early_start
         self._terminal = terminal
@@ -249,6 +249,7 @@ class Machine:
             self._files.check_system(compiled.program)
             size = compiled.sizes.scratch(cpus, compiled.trampolines)
         size += counters_room(cpus)
+        self._isa = load(self._isa.name)
         machine = start(
             self._request, self._isa, files, size, self._output.append, self._early_start,
             self._terminal, self._report,

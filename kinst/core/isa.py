@@ -42,7 +42,7 @@ from kinst.core.errors import KinstError
 from kinst.core.instruction import Flow, Instruction, JumpTable
 from kinst.core.page_tables import Paging
 from kinst.core.probe import Argument, Site
-from kinst.core.registers import Register
+from kinst.core.registers import Register, slots_of
 from kinst.core.symbolic_run import SymbolicRun
 
 
@@ -97,9 +97,8 @@ class StoppingIsa(ABC):
 
     @cached_property
     def frame_slots(self) -> int:
-        """How many u64 slots a frame has: the saved registers that a trampoline, or a stop, passes
-        to a clause."""
-        return 1 + max(register.slot for register in self.registers)
+        """How many u64 slots a frame has."""
+        return slots_of(self.registers)
 
     @cached_property
     def pc(self) -> str:

@@ -1,10 +1,11 @@
-"""Names of an instruction set's registers: all that checking a D program needs of an instruction
-set.
+"""Names of an instruction set's registers: all that checking a D program, and running a program
+without a kernel, need of an instruction set.
 
 Tested by tests/isa/test_isa_contract.py."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from kinst.core.dataclass import dataclass
@@ -28,8 +29,8 @@ class Register:
 
 
 class RegisterNames(Protocol):
-    """The part of an instruction set that checking a D program needs. An Isa has it, and so has a
-    NamedRegisters."""
+    """The part of an instruction set that checking a D program needs, and running a program without
+    a kernel. An Isa has it, and so has a NamedRegisters."""
 
     @property
     def name(self) -> str: ...
@@ -37,6 +38,10 @@ class RegisterNames(Protocol):
     def registers(self) -> tuple[Register, ...]: ...
     @property
     def argument_slots(self) -> tuple[int, ...]: ...
+    @property
+    def sp_slot(self) -> int: ...
+    @property
+    def frame_slots(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,20 @@ class NamedRegisters:
         name: name of the instruction set.
         registers: the registers, in the order of regs[].
         argument_slots: frame slots of the C argument registers.
+        sp_slot: frame slot of the stack pointer.
     """
 
     name: str
     registers: tuple[Register, ...]
     argument_slots: tuple[int, ...]
+    sp_slot: int
+
+    @property
+    def frame_slots(self) -> int:
+        return slots_of(self.registers)
+
+
+def slots_of(registers: Sequence[Register]) -> int:
+    """Return how many u64 slots a frame with these registers has: the saved registers that a
+    trampoline, or a stop, passes to a clause."""
+    return 1 + max(register.slot for register in registers)

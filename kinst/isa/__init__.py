@@ -28,7 +28,7 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> Isa:
     """Import and return the instruction set with this name. Raises KinstError if no instruction set
-    has the name."""
+    has the name, or a Python package that it needs is missing."""
     _check(name)
     isa: Isa = importlib.import_module(f"{__name__}.{name}").ISA
     return isa
@@ -36,7 +36,8 @@ def load(name: str) -> Isa:
 
 def load_later(name: str) -> Isa:
     """Return the instruction set with this name. Its modules are not imported until an attribute
-    other than its name and its board is used. Raises KinstError if no instruction set has the name.
+    is used that is neither its board nor part of RegisterNames. Raises KinstError if no instruction
+    set has the name.
     """
     _check(name)
     package = importlib.import_module(f"{__name__}.{name}")
@@ -44,17 +45,22 @@ def load_later(name: str) -> Isa:
 
 
 class _LaterIsa:
-    """Stand-in for an instruction set. It knows the name and the board; any other attribute imports
-    the instruction set, which takes a tenth of a second.
+    """Stand-in for an instruction set. It knows the name, the board and the names of the registers;
+    any other attribute imports the instruction set, which takes a tenth of a second.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        """Return an attribute, and set it, so that this method is not called for it again."""
         if attribute == "board":
-            return importlib.import_module(f"{__name__}.{self.name}.board")
-        return getattr(load(self.name), attribute)
+            value: Any = importlib.import_module(f"{__name__}.{self.name}.board")
+        else:
+            named: Any = load_registers(self.name)
+            value = getattr(named if hasattr(named, attribute) else load(self.name), attribute)
+        setattr(self, attribute, value)
+        return value
 
 
 def load_registers(name: str) -> RegisterNames:
@@ -80,13 +86,18 @@ def _check(name: str) -> None:
         raise KinstError(f"no instruction set is called {name!r}", hint)
 
 
-def of_machine(machine: int) -> Isa | None:
-    """Return the instruction set for an ELF file's e_machine; None if kinst has none for it."""
+def name_of_machine(machine: int) -> str:
+    """Return the name of the instruction set for an ELF file's e_machine; "" if kinst has none for
+    it.
+
+    An instruction set whose package has a value ELF_MACHINE is not imported.
+    """
     for name in names():
-        isa: Isa | None = getattr(importlib.import_module(f"{__name__}.{name}"), "ISA", None)
-        if isa is not None and isa.elf_machine == machine:
-            return isa
-    return None
+        package = importlib.import_module(f"{__name__}.{name}")
+        known = getattr(package, "ELF_MACHINE", None)
+        if machine == (package.ISA.elf_machine if known is None else known):
+            return name
+    return ""
 
 
 def register_hint(isa: RegisterNames, name: str) -> str:

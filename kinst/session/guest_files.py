@@ -15,7 +15,7 @@ from pathlib import Path
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.image.elf_file import ElfFile, open_file
-from kinst.isa import of_machine
+from kinst.isa import name_of_machine
 
 _PT_INTERP = 3
 _DT_NULL, _DT_NEEDED = 0, 1
@@ -65,8 +65,7 @@ def check_root(root: Path, isa: Isa) -> None:
 
 
 def _machine_name(machine: int) -> str:
-    known = of_machine(machine)
-    return known.name if known is not None else f"ELF machine {machine}"
+    return name_of_machine(machine) or f"ELF machine {machine}"
 
 
 def _check_script(path: Path, start: bytes, beside: Collection[str]) -> None:

@@ -25,7 +25,7 @@ from kinst.dlang import typed
 from kinst.dlang.walk import expressions
 from kinst.image.elf_file import open_file
 from kinst.image.type_files import FileTypes, ImagePaths
-from kinst.isa import of_machine
+from kinst.isa import load, name_of_machine
 from kinst.providers import load_all
 from kinst.session.descriptions import wants_kernel
 from kinst.session.report import Report
@@ -274,12 +274,13 @@ def _reported(
 
 
 def isa_of_file(path: str) -> Isa:
-    """Return the ISA of an ELF file.  Raises KinstError if kinst does not know the ISA."""
+    """Return the ISA of an ELF file.  Raises KinstError if kinst does not know the ISA, or lacks a
+    Python package for it."""
     machine = open_file(path).machine
-    isa = of_machine(machine)
-    if isa is None:
+    name = name_of_machine(machine)
+    if not name:
         raise KinstError(f"{path}: made for ELF machine {machine}, which kinst does not know")
-    return isa
+    return load(name)
 
 
 def _asked(expr: typed.Expr) -> str:

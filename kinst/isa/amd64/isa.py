@@ -15,6 +15,7 @@ from kinst.core.instruction import Flow
 from kinst.core.isa import Isa
 from kinst.core.probe import Site
 from kinst.isa.amd64 import (
+    ELF_MACHINE,
     batch,
     call_arguments,
     control,
@@ -53,7 +54,7 @@ class Amd64(Isa):
     """
 
     name = "amd64"
-    elf_machine = 62  # EM_X86_64
+    elf_machine = ELF_MACHINE
     registers = regs.REGISTERS
     unavailable_registers = regs.UNAVAILABLE
     pc_slot = regs.PC_SLOT

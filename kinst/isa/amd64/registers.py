@@ -74,8 +74,9 @@ REGISTERS = tuple(
 
 # System V ABI, 3.2.3: integer arguments.
 NAMED = NamedRegisters(
-    "amd64", REGISTERS, tuple(SLOT[name] for name in ("rdi", "rsi", "rdx", "rcx", "r8", "r9"))
-)
+    "amd64", REGISTERS, tuple(SLOT[name] for name in ("rdi", "rsi", "rdx", "rcx", "r8", "r9")),
+    SP_SLOT,
+)  # fmt: skip
 
 # System V ABI, figure 3.36: DWARF's numbers; 16 is the return address.
 DWARF = (

@@ -12,8 +12,8 @@ from kinst.core.bodies import Body
 from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
 from kinst.core.isa import Isa
 from kinst.core.probe import Site
+from kinst.isa.arm64 import ELF_MACHINE, control, encode, relocate, sequences, tables, trampoline
 from kinst.isa.arm64 import board as _board
-from kinst.isa.arm64 import control, encode, relocate, sequences, tables, trampoline
 from kinst.isa.arm64 import decode as decoder
 from kinst.isa.arm64 import detour as detours
 from kinst.isa.arm64 import inline as _inline
@@ -31,7 +31,7 @@ class Arm64(Isa):
     """
 
     name = "arm64"
-    elf_machine = 183  # EM_AARCH64
+    elf_machine = ELF_MACHINE
     registers = regs.REGISTERS
     pc_slot = regs.PC_SLOT
     sp_slot = regs.SP_SLOT

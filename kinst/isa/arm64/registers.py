@@ -28,7 +28,7 @@ _NAMES = (
 )
 
 REGISTERS = tuple(Register(d_name, n, n, stub) for d_name, n, stub in _NAMES)
-NAMED = NamedRegisters("arm64", REGISTERS, tuple(range(8)))  # AAPCS64, 6.4.2
+NAMED = NamedRegisters("arm64", REGISTERS, tuple(range(8)), SP_SLOT)  # AAPCS64, 6.4.2
 # DWARF for the Arm 64-bit Architecture, 4.1: 31 is sp.
 DWARF = (*(f"R_X{n}" for n in range(31)), "R_SP")
 # Where paciasp signs a return address (DDI 0487, D8.9 "Pointer authentication"): above the

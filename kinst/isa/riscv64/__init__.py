@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+ELF_MACHINE = 243  # EM_RISCV
+
 
 def __getattr__(name: str) -> Any:
     """Import the value ISA when it is first used (PEP 562), since checking a program needs

@@ -12,8 +12,8 @@ from kinst.core.bodies import Body
 from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
 from kinst.core.isa import Isa
 from kinst.core.probe import Site
-from kinst.isa.riscv64 import board as _board
 from kinst.isa.riscv64 import (
+    ELF_MACHINE,
     control,
     encode,
     liveness,
@@ -23,6 +23,7 @@ from kinst.isa.riscv64 import (
     targets,
     trampoline,
 )
+from kinst.isa.riscv64 import board as _board
 from kinst.isa.riscv64 import decode as decoder
 from kinst.isa.riscv64 import detour as detours
 from kinst.isa.riscv64 import paging as _paging
@@ -35,7 +36,7 @@ class Riscv64(Isa):
     """The instruction set riscv64; implements Isa (core/isa.py)."""
 
     name = "riscv64"
-    elf_machine = 243  # EM_RISCV
+    elf_machine = ELF_MACHINE
     registers = regs.REGISTERS
     unavailable_registers = regs.UNAVAILABLE
     pc_slot = regs.PC_SLOT

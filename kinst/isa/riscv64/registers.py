@@ -45,7 +45,7 @@ REGISTERS = (
 )
 
 # RISC-V psABI: integer arguments are in a0 to a7.
-NAMED = NamedRegisters("riscv64", REGISTERS, tuple(NUMBER[f"a{n}"] for n in range(8)))
+NAMED = NamedRegisters("riscv64", REGISTERS, tuple(NUMBER[f"a{n}"] for n in range(8)), SP_SLOT)
 
 # RISC-V psABI, "DWARF Register Numbers": those of the integer registers are their own.
 DWARF = ("", *(f"R_{name.upper()}" for name in NAMES[1:]))

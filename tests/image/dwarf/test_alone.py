@@ -18,7 +18,7 @@ from kinst.core.dtypes import EnumType, StructType
 from kinst.core.isa import Isa
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.dwarf.cfi import CallerRule, InspectedFrame
-from kinst.isa import of_machine
+from kinst.isa import load, name_of_machine
 from kinst.session.expand import call_convention
 from tests import ROOT
 from tests.image.dwarf.test_cfi import rows_of
@@ -53,9 +53,7 @@ def built(folder: Path, compiler: Sequence[str], *flags: str) -> Path:
 
 
 def isa_of(debug: DebugInfo) -> Isa:
-    isa = of_machine(debug.elf.machine)
-    assert isa is not None
-    return isa
+    return load(name_of_machine(debug.elf.machine))
 
 
 def check_types(debug: DebugInfo) -> None:
