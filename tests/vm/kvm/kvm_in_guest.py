@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 import kinst
+from kinst.cli import command
 from kinst.core.options import MachineOptions
 from kinst.core.paths import cache_folder
 from kinst.events import Lost, Record
@@ -58,6 +59,16 @@ OWN = '/execname == "reads"/'
 EVERY = f"kinst::vfs_read: {OWN} {{ @[probename] = count(); }}"
 FIRST = f"kinst::vfs_read:0 {OWN} {{ @[probename] = count(); }}"
 BEGUN = ' tick-500ms { printf("begun"); }'
+TIMED = """
+    BEGIN { printf("begun %d\\n", walltimestamp); }
+    profile-97 { @profile[cpu] = count(); }
+    tick-1s { @tick = count(); }
+    END {
+        printf("ended %d\\n", walltimestamp);
+        printa("profile-97 %d %@d\\n", @profile);
+        printa("tick-1s %@d\\n", @tick);
+    }
+"""
 # (how the sites are planted, program, reads)
 WAYS = (
     ("auto", EVERY, MANY), ("jump", EVERY, MANY), ("trap", EVERY, MANY), ("stop", FIRST, FEW),
@@ -364,34 +375,29 @@ def killed_boots() -> object:
 
 
 def timers() -> object:
-    """Trace timers of a guest that sleeps: until its command ends, and until a time limit.
-
-    Returns for each trace its seconds, how often each timer fired (profile-97 by CPU), how many of
-    its firings were missed (on all CPUs), and why the trace ended.
+    """Trace timers of a guest that sleeps, by the command line: until its command ends, and until
+    --timeout.  Returns the exit status of each, and what it has written.
     """
-    program = """
-        BEGIN { @begun = max(walltimestamp); }
-        profile-97 { @profile[cpu] = count(); }
-        tick-1s { @tick = count(); }
-        END { @ended = max(walltimestamp); }
-    """
-    traces = {}
-    with kinst.boot(accel="kvm", append=APPEND, cpus=2, memory="256m") as machine:
-        for name, command, seconds in (
-            ("command", f"sleep {SLEEP}", None), ("limit", "sleep 600", float(SLEEP)),
-        ):  # fmt: skip
-            found = machine.run(program, command, {"quiet": True}, seconds=seconds)
-            tables, missed = found.aggregations, {"profile": 0, "tick": 0}
-            for lost in found.lost:
-                missed["profile" if "profile" in lost.text else "tick"] += lost.count
-            traces[name] = {
-                "seconds": (tables["ended"][()] - tables["begun"][()]) / 1e9,
-                "profile": [count for _, count in sorted(tables["profile"].items())],
-                "tick": tables["tick"][()],
-                "missed": missed,
-                "reason": found.reason,
-            }
-    return traces
+    found = {}
+    for name, words in (
+        ("command", ("-c", f"sleep {SLEEP}")),
+        ("timeout", ("--timeout", str(SLEEP), "-c", "sleep 600")),
+    ):
+        arguments = ["--accel", "kvm", "--append", APPEND, "--cpus", "2", "--memory", "256m"]
+        written = FOLDER / f"timers-{name}"
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                with written.open("wb") as file:
+                    os.dup2(file.fileno(), 1)
+                    os.dup2(file.fileno(), 2)
+                status = command.main([*arguments, "-n", TIMED, *words])
+            finally:
+                os._exit(status)
+        _, state = os.waitpid(child, 0)
+        found[name] = [os.waitstatus_to_exitcode(state), written.read_text()]
+    return found
 
 
 def folders() -> object:
@@ -423,8 +429,13 @@ def two() -> object:
 def live() -> object:
     """Trace a guest from inside, by --live."""
     out = FOLDER / "live"
+    cache = cache_folder()  # with the index of the kernel, which would take an hour to make
     words = (sys.executable, "-m tests.vm.kvm.live_under_kvm", kernel().debug, READS, MANY)
-    line = f"PYTHONPATH={ROOT} exec {' '.join(map(str, words))} >{out} 2>&1"
+    line = f"""
+        cp -r $XDG_CACHE_HOME/kinst/modules {cache}
+        export XDG_CACHE_HOME={cache.parent} PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1
+        exec {" ".join(map(str, words))} >{out} 2>&1
+    """
     with kinst.boot(
         accel="kvm", append=APPEND, cpus=1, memory="2g", root="/", writable=[FOLDER]
     ) as machine:
