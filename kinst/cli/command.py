@@ -69,8 +69,8 @@ def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
     """Do what a command line without a named command asks for, and return the exit status. The
     output goes to the file of -o or to standard output.
 
-    If the program needs a guest, the guest starts while the program is compiled and the rest of
-    kinst is loaded.
+    If the program needs a guest, QEMU starts while the program is compiled, and continues from a
+    saved state while the rest of kinst is loaded.
     """
     path, request = line.request.output, line.request
     report = user_report(request, started_at())
@@ -81,6 +81,8 @@ def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
             compiler = api.Compiler(request, report)
             compiled = compiler, compiler.compile(request)
             compiler.check_functions(compiled[1])
+        if early_start is not None:
+            early_start.load()
     except BaseException:
         if early_start is not None:
             early_start.close()

@@ -194,6 +194,11 @@ class Helpers(Protocol):
 class EarlyStart(Protocol):
     """A machine that was started before its configuration was complete."""
 
+    def load(self) -> None:
+        """Begin to load the machine's saved state, which costs more than the start itself: call
+        this when the program is known to be free of errors. take() does it too."""
+        ...
+
     def take(self, wanted: object) -> Any:
         """Return the started machine if its configuration equals `wanted`, and stop it and return
         None if not. If an earlier call has returned it, only return None.

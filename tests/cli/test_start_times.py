@@ -62,13 +62,15 @@ def test_help_and_a_wrong_command_line_load_little(name: str) -> None:
 def test_a_guest_that_was_started_early_ends_with_a_wrong_program(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    closed = []
+    called = []
 
     class Early:
-        def close(self) -> None:
-            closed.append(self)
+        def load(self) -> None:
+            called.append("load")
 
-    early = Early()
-    monkeypatch.setattr(api, "start_early", lambda request: early)
+        def close(self) -> None:
+            called.append("close")
+
+    monkeypatch.setattr(api, "start_early", lambda request: Early())
     assert command.main(["-n", "kinst::vfs_read:0 { x = ; }", "-c", "true"]) == 1
-    assert closed == [early] and "syntax error" in capsys.readouterr().err
+    assert called == ["close"] and "syntax error" in capsys.readouterr().err

@@ -157,8 +157,8 @@ class Loading:
 
 
 class EarlyGuest:
-    """QEMU that loads a saved state before its configuration is complete; implements EarlyStart
-    (core/machine.py).
+    """QEMU that is started before its configuration is complete, and loads a saved state when
+    load() is called; implements EarlyStart (core/machine.py).
     """
 
     def __init__(self, config: VmConfig, board: Board, warm: WarmStart, command: str) -> None:
@@ -167,9 +167,13 @@ class EarlyGuest:
         Args:
             command: shell command that the guest prepares as soon as it runs; "" for no command.
         """
-        self._config = config
+        self._config, self._warm, self._command = config, warm, command
         self._qemu: Qemu | None = Qemu(config, board, waits=True)
-        self._loading = Loading(warm, self._qemu, command)
+        self._loading: Loading | None = None
+
+    def load(self) -> None:
+        if self._qemu is not None and self._loading is None:
+            self._loading = Loading(self._warm, self._qemu, self._command)
 
     def take(self, wanted: object) -> tuple[Qemu, Loading] | None:
         """Return the QEMU, and the loading of its saved state, if its VmConfig equals `wanted`.
@@ -180,6 +184,8 @@ class EarlyGuest:
         if qemu is None or wanted != self._config:
             self.close()
             return None
+        self.load()
+        assert self._loading is not None
         self._qemu = None
         return qemu, self._loading
 
@@ -190,7 +196,7 @@ class EarlyGuest:
 
 
 def early_guest(config: VmConfig, board: Board, command: str) -> EarlyGuest | None:
-    """Start a QEMU that loads the saved state for a configuration; None if no state is saved.
+    """Start a QEMU that can load the saved state for a configuration; None if no state is saved.
 
     Args:
         command: shell command that the guest prepares as soon as it runs; "" for no command.

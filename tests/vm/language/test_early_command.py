@@ -8,7 +8,10 @@ import sys
 import pytest
 
 from kinst.api import Machine, start_early
+from kinst.cli.command import main
 from kinst.cli.options import parse
+from kinst.machines.vm.qemu import Qemu
+from kinst.machines.vm.warm import WarmStart
 from kinst.session.request import Request
 
 pytestmark = pytest.mark.vm
@@ -52,3 +55,25 @@ def test_the_output_is_that_of_the_traced_command(command: str) -> None:
         expected = {COMMAND: b"it's sh\na\nb\n"}.get(command, b"another\n")
         assert (result.output, result.status) == (expected, 0)
         assert machine.execute("echo again").output == b"again\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "loads"),
+    [
+        ("kinst::vfs_reed:0 { exit(0); }", 1, 0),
+        ("kinst::vfs_read:0 { x = nosuch; }", 1, 0),
+        ("kinst::vfs_read:0 { exit(0); }", 0, 1),
+    ],
+)
+def test_a_wrong_program_ends_a_guest_that_has_loaded_nothing(
+    program: str, status: int, loads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, load = list[str](), WarmStart.load
+
+    def note(self: WarmStart, qemu: Qemu, command: str = "") -> None:
+        loaded.append(command)
+        load(self, qemu, command)
+
+    monkeypatch.setattr(WarmStart, "load", note)
+    assert main(["-q", "-n", program, "-c", COMMAND]) == status
+    assert loaded == [COMMAND] * loads
