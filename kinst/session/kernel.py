@@ -524,6 +524,12 @@ class RunningKernel:
             columns: the instructions of the sites, with marks, for speed; None to read them.
         """
         movable = [False] * len(sites) if columns is None else self._movable(columns)
+
+        def code(k: int) -> bytes:
+            if columns is None:
+                return self._system.code(*sites[k])
+            return columns.code[k, : columns.size[k]].tobytes()
+
         reasons = self._system.site_refusals(sites)
         before = [(start := self._rerun_starts.get(a, a), a - start) for a, _ in sites]
         spans = [span for span in before if span[1]]
@@ -532,9 +538,9 @@ class RunningKernel:
         return [
             bool(reason or address in self._unsafe or span in rerun)
             or self._faults(*span)
-            or (not moves and self._stays(address, size))
-            for (address, size), reason, span, moves in zip(
-                sites, reasons, before, movable, strict=True
+            or (not movable[k] and self._stays(code(k), address))
+            for k, ((address, _), reason, span) in enumerate(
+                zip(sites, reasons, before, strict=True)
             )
         ]
 
@@ -558,13 +564,15 @@ class RunningKernel:
         """Return whether an instruction at [address, address + size) may fault on purpose."""
         return any(self._system.fixup(a) is not None for a in range(address, address + size))
 
-    def _stays(self, address: int, size: int) -> bool:
-        """Return whether the ISA refuses to displace this instruction, even if scratch is so near
+    def _stays(self, code: bytes, address: int) -> bool:
+        """Return whether the ISA refuses to displace an instruction, even if scratch is so near
         that branches reach it.
 
         False for an ISA that displaces no instructions.
+
+        Args:
+            code: the instruction at this address.
         """
-        code = self._system.code(address, size)
         moved = self.isa.displace(code, address, address - REACHED & MASK)
         return isinstance(moved, Refused) and not self.isa.no_trampolines
 

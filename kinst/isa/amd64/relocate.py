@@ -16,6 +16,7 @@ refuse.py decides which instructions are not displaced. Source: Intel SDM volume
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 from kinst.core.displaced import (
     UNCHAINED,
@@ -34,6 +35,9 @@ from kinst.isa.amd64.decode import UNKNOWN
 from kinst.isa.amd64.parse import ONE_BYTE, RSP, TWO_BYTE, Amd64Instruction, parse
 from kinst.isa.amd64.refuse import LOOKED_UP, refusal
 
+# Different instructions of which the decoding is kept. The functions of a kernel begin and end
+# mostly with the same few.
+MOST_CODES = 1 << 14
 _CALL, _JUMP, _JUMP_SHORT, _GROUP5 = 0xE8, 0xE9, 0xEB, 0xFF
 _GROUP5_CALL, _GROUP5_JUMP = 2, 4
 _RETURNS = frozenset((0xC2, 0xC3))
@@ -73,14 +77,25 @@ def move(
             original code.
         user: whether the instruction is of a user program.
     """
-    instruction = _x86.only(code, address)
+    parsed = _taken_apart(code, user)
+    return parsed if isinstance(parsed, Refused) else _move(parsed, address, to, onward)
+
+
+@lru_cache(MOST_CODES)
+def _taken_apart(code: bytes, user: bool) -> Amd64Instruction | Refused:
+    """Return the one instruction `code`, taken apart; the reason if it is refused at any address.
+
+    Args:
+        user: whether the instruction is of a user program.
+    """
+    instruction = _x86.only(code, 0)
     if instruction is None:
         return Refused(LOOKED_UP if code == _x86.UDB else UNKNOWN)
     parsed = parse(code)
     reason = refusal(parsed, instruction.mnemonic, user)
     if reason or parsed is None:
         return Refused(reason or "its bytes end before its operands")
-    return _move(parsed, address, to, onward)
+    return parsed
 
 
 def _move(parsed: Amd64Instruction, address: int, to: int, onward: Onward) -> Moved | Refused:
