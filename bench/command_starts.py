@@ -55,7 +55,7 @@ COMMANDS = (
     Command("D unknown name", ("-n", "kinst::vfs_read:0 { x = nosuch; }"), 0.4, status=1),
     Command("no such function", ("-n", "kinst::vfs_reed:0", "-c", "true"), 0, status=1),
     Command("BEGIN", ("-n", "BEGIN { exit(0); }"), 0.5),
-    Command("first record", ("-q", "-n", _FIRST, "-c", "cat /etc/passwd >/dev/null"), 0.8,
+    Command("first record", ("-q", "-n", _FIRST, "-c", "wc -l /etc/passwd >/dev/null"), 0.8,
             first=True),
 )  # fmt: skip
 
@@ -95,7 +95,8 @@ def _environment() -> dict[str, str]:
 
 
 def run_once(command: Command) -> Took:
-    """Run a command, and return how long it took. Raises KinstError if its exit status is wrong."""
+    """Run a command, and return how long it took. Raises KinstError if its exit status is wrong, or
+    if it prints nothing and its first output is to be measured."""
     began = time.monotonic()
     with subprocess.Popen(
         [str(KINST), *command.words],
@@ -105,7 +106,9 @@ def run_once(command: Command) -> Took:
         assert process.stdout is not None
         assert process.stderr is not None
         took = None
-        if command.first and process.stdout.read(1):
+        if command.first:
+            if not process.stdout.read(1):
+                raise KinstError(f"{command.name}: {process.stderr.read().decode()}")
             wall, own = time.monotonic() - began, _cpu_time(process.pid)
             took = Took(wall, own, sum(map(_cpu_time, _children(process.pid))))
         process.stdout.read()
