@@ -70,8 +70,8 @@ def grid(buckets: Iterable[Bucket], function: str) -> tuple[Bounds, ...]:
     """Return the bounds of the buckets to draw, ascending: the buckets that have values, and empty
     buckets for the ranges between them.
 
-    An empty range is divided as the aggregating function divides it: doubling for quantize(), in
-    equal widths for lquantize(). For another function it is one bucket.
+    An empty range is divided as the aggregating function divides it: by powers of two for
+    quantize(), in equal widths for lquantize(). For another function it is one bucket.
 
     Args:
         buckets: the buckets of all keys that share the grid, in any order.
@@ -102,8 +102,9 @@ def _between(start: int, end: int, function: str, have: Sequence[Bounds]) -> lis
     widths = [high - low for low, high in have if low is not None and high is not None]
     empty: list[Bounds] = []
     while start < end and len(empty) < _MOST_FILLED:
-        if function == "quantize" and start >= 0:
-            step = max(start, 1)
+        if function == "quantize":
+            # 0, 1, 2, 4, ...; below 0: -7, -3, -1, 0
+            step = max(start, 1) if start >= 0 else (1 - start) // 2
         elif function == "lquantize" and widths:
             step = min(widths)
         else:

@@ -16,13 +16,14 @@ from html import escape
 from kinst.core.units import count_text, value_text
 from kinst.events import Aggregation, Bucket, Key
 from kinst.views.buckets import Bounds, DistributionSnapshot, distribution, grid, key_text
-from kinst.views.picture import MARGIN, SHADES, STYLE, Heading, svg_document, text
+from kinst.views.picture import MARGIN, SHADES, STYLE, Heading, cut, svg_document, text
 from kinst.views.scales import BucketScale, round_ticks
 
 WIDTH = 960
 LEFT, RIGHT = 13.0, 97.0  # ends of the axis, in per cent of the width
 WIDEST_BAR, WIDEST_COLUMN = 5.0, 2.5  # per cent
 BARS = 132  # pixels of the highest bar
+WIDE_LETTERS, NARROW_LETTERS = 120, 46  # letters of a panel's heading
 ROW = 14  # pixels of a heat map's bucket
 HEAD, FOOT = 44, 54  # pixels of a panel
 MOST_PANELS = 12
@@ -107,7 +108,10 @@ def _total(row: Sequence[Bucket]) -> int:
 def _notes(table: Aggregation, rows: Rows) -> Iterator[str]:
     yield f"n = {sum(map(_total, rows.values())):,}"
     by = f" by {', '.join(table.key_names)}" if table.key_names else ""
-    yield f"{table.function}({table.expression}){by}" if table.expression else f"@{table.name}"
+    if table.expression:
+        yield f"{table.function}({table.expression}){by}"
+    elif table.name:
+        yield f"@{table.name}"
     more = len(rows) - MOST_PANELS
     if more > 0:
         yield f"{more} {'key' if more == 1 else 'keys'} with fewer values not shown"
@@ -124,18 +128,38 @@ def _heading(key: Key, row: Sequence[Bucket], scale: BucketScale, top: int) -> s
     Args:
         top: y of the panel, in pixels.
     """
-    named = f'<tspan class="name">{escape(key_text(key))}</tspan>  ' if key else ""
     figures = [f"n = {_total(row):,}"]
     for part, name in ((0.5, "median"), (0.99, "99th percentile")):
         bounds = _quantile(row, part)
         if bounds is not None:
             figures.append(f"{name} {scale.range_text(bounds)}")
-    tooltip = escape(" · ".join(figures))
-    short = escape(" · ".join(figures[:2]))
-    return (
-        f'<text class="key" x="{LEFT}%" y="{top + 18}" xml:space="preserve">{named}'
-        f'<tspan class="wide">{tooltip}</tspan><tspan class="narrow">{short}</tspan></text>'
+    tooltip = escape("  ".join(filter(None, [key_text(key), " · ".join(figures)])))
+    lines = "".join(
+        f'<tspan class="{width}">{_fitting(key_text(key), figures, letters)}</tspan>'
+        for width, letters in (("wide", WIDE_LETTERS), ("narrow", NARROW_LETTERS))
     )
+    return (
+        f'<text class="key" x="{LEFT}%" y="{top + 18}" xml:space="preserve">'
+        f"<title>{tooltip}</title>{lines}</text>"
+    )
+
+
+def _fitting(name: str, figures: Sequence[str], letters: int) -> str:
+    """Return the start of a panel's heading that fits into a line, as SVG: the key, cut if it takes
+    more than half of the line, and as many figures as there is room for.
+
+    Args:
+        name: text of the key; "" without one.
+        figures: the figures, most important first.
+        letters: number of letters that fit into the line.
+    """
+    name = cut(name, letters // 2)
+    shown = figures[0]
+    for figure in figures[1:]:
+        longer = f"{shown} · {figure}"
+        shown = longer if len(name) + len(longer) + 2 <= letters else shown
+    named = f'<tspan class="name">{escape(name)}</tspan>  ' if name else ""
+    return named + escape(shown)
 
 
 def _quantile(row: Sequence[Bucket], part: float) -> Bounds | None:
@@ -349,7 +373,8 @@ _HTML = """\
 body {{ margin: 1em auto; max-width: 960px; padding: 0 8px; background: var(--paper);
   color: var(--ink); font: 14px system-ui, sans-serif; }}
 svg.picture {{ width: 100%; }}
-pre {{ border: 1px solid var(--rule); border-radius: 4px; padding: 1em; overflow: auto; }}
+pre {{ border: 1px solid var(--rule); border-radius: 4px; padding: 1em; overflow: auto;
+  white-space: pre-wrap; }}
 </style>
 {svg}
 {program}</html>

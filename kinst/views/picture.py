@@ -93,7 +93,7 @@ class Heading:
     def svg(self) -> str:
         """Return the heading as SVG text: a line each for title, program and notes, with the whole
         text as a tooltip."""
-        lines, y = [_line("title", self.title, 28, 1.45)], 28
+        lines, y = [_line("title", self.title, 28, 1.75)], 28
         if self._program:
             y += 20
             lines.append(_line("code", self._program, y, 1.06))
@@ -113,7 +113,7 @@ def _line(kind: str, whole: str, y: int, size: float) -> str:
         size: size of the letters, relative to 12 pixels.
     """
     whole = " ".join(whole.split())
-    wide, narrow = (_cut(whole, round(most / size)) for most in (WIDE_LETTERS, NARROW_LETTERS))
+    wide, narrow = (cut(whole, round(most / size)) for most in (WIDE_LETTERS, NARROW_LETTERS))
     both = [(wide, "")] if wide == narrow else [(wide, " wide"), (narrow, " narrow")]
     return "".join(
         f'<text class="{kind}{width}" x="{MARGIN}" y="{y}">'
@@ -122,7 +122,8 @@ def _line(kind: str, whole: str, y: int, size: float) -> str:
     )
 
 
-def _cut(line: str, letters: int) -> str:
+def cut(line: str, letters: int) -> str:
+    """Return a text, cut to a number of letters, with an ellipsis if it is longer."""
     return line if len(line) <= letters else f"{line[: letters - 1].rstrip()}…"
 
 

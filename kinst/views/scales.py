@@ -11,6 +11,9 @@ from kinst.core.units import UNITS, binary_text, value_text
 from kinst.views.buckets import Bounds
 
 _STEPS = (1, 2, 5)  # between ticks, times a power of ten
+# Ticks are left out that are nearer to another tick than the length of the axis divided by this and
+# by the number of ticks for which there is room.
+_CROWDED = 1.6
 _DIGITS = 1e-9  # tolerance for rounded floating-point numbers
 
 
@@ -47,6 +50,20 @@ class Tick:
 
     at: float
     text: str
+
+
+def _apart(kept: Sequence[Tick], others: Sequence[Tick], least: float) -> list[Tick]:
+    """Return ticks with labels that do not overlap, ascending: all of `kept`, and those of `others`
+    that are not too near to another tick. 0 goes before other values.
+
+    Args:
+        least: distance of two ticks, in widths of a bucket.
+    """
+    found = list(kept)
+    for tick in sorted(others, key=lambda one: (one.text != "0", one.at)):
+        if all(abs(tick.at - one.at) >= least for one in found):
+            found.append(tick)
+    return sorted(found, key=lambda one: one.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +109,7 @@ class BucketScale:
         taken = {bound for one in self.bounds if None in one for bound in one}
         plain = [Tick(self.position(value), self.text(value)) for value in values
                  if value not in taken]  # fmt: skip
-        return sorted([*opened, *plain], key=lambda one: one.at)
+        return _apart(opened, plain, len(self.bounds) / (_CROWDED * most))
 
     def _opened(self) -> Iterator[Tick]:
         for k, (low, high) in enumerate(self.bounds):

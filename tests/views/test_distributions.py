@@ -47,6 +47,9 @@ def test_empty_buckets_are_there() -> None:
     assert grid(buckets((0, 1, 1), (8, 16, 1)), "quantize") == (
         (0, 1), (1, 2), (2, 4), (4, 8), (8, 16)
     )  # fmt: skip
+    assert grid(buckets((-7, -3, 1), (2, 4, 1)), "quantize") == (
+        (-7, -3), (-3, -1), (-1, 0), (0, 1), (1, 2), (2, 4)
+    )  # fmt: skip
     assert grid(buckets((10, 20, 1), (500, 600, 1)), "llquantize") == (
         (10, 20), (20, 500), (500, 600)
     )  # fmt: skip
@@ -92,6 +95,19 @@ def test_a_histogram_has_every_bucket() -> None:
     assert "4" in ticks(svg) and "16" in ticks(svg)
 
 
+def test_a_long_key_leaves_room_for_the_figures() -> None:
+    table = Aggregation("", "quantize", ("string",), {("k" * 200,): buckets((4, 8, 3))})
+    svg = histogram_svg(DistributionSnapshot(None, table), Heading("t"))
+    (heading,) = (
+        one for one in ElementTree.fromstring(svg.encode()).iter(f"{SVG}text")
+        if one.get("class") == "key"
+    )  # fmt: skip
+    whole, wide, narrow = ("".join(one.itertext()) for one in heading)
+    assert whole == f"{'k' * 200}  n = 3 · median 4 to 7 · 99th percentile 4 to 7"
+    assert wide == f"{'k' * 59}…  n = 3 · median 4 to 7 · 99th percentile 4 to 7"
+    assert narrow == f"{'k' * 22}…  n = 3 · median 4 to 7"
+
+
 @pytest.mark.parametrize("width", ["wide", "narrow"])
 def test_a_histogram_of_nanoseconds_has_times_on_its_axis(width: str) -> None:
     rows = {(): buckets(*((1 << k, 2 << k, k) for k in range(9, 30)))}
@@ -125,7 +141,7 @@ def test_a_heat_map_has_a_column_for_each_moment() -> None:
 
 def drawn(svg: str, key: str) -> int:
     """Return how many values a panel's fields have."""
-    panel = svg.split(f">{key}</tspan>")[1].split('class="key"')[0]
+    panel = svg.rsplit(f">{key}</tspan>", 1)[1].split('class="key"')[0]
     return sum(int(count.replace(",", "")) for count in re.findall(r": ([\d,]+)</title>", panel))
 
 

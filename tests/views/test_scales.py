@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,3 +67,11 @@ def test_open_buckets_say_what_they_hold() -> None:
     assert texts(BucketScale(bounds, "lquantize", "ms"), 12) == ["< 0", "10 ms", "20 ms", "≥ 30 ms"]
     assert texts(BucketScale([(None, 5)], "lquantize"), 12) == ["< 5"]
     assert BucketScale([], "quantize").ticks(4) == []
+
+
+def test_labels_do_not_overlap_and_0_is_kept() -> None:
+    bounds = [(-3, -1), (-1, 0), (0, 1), *((1 << k, 2 << k) for k in range(20))]
+    assert texts(BucketScale(bounds, "quantize"), 5) == ["0", "1Ki", "1Mi"]
+    for most in (5, 12):
+        places = [tick.at for tick in BucketScale(bounds, "quantize").ticks(most)]
+        assert min(np.diff(places)) >= len(bounds) / most / 2
