@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.consumer.rings import Bytes, Chunk
+from kinst.core.columns import distinct
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.layout import RECORD_CLAUSE, RECORD_PAD, RECORD_SIZE, RECORD_TIME
@@ -93,7 +94,7 @@ def in_order(
         sizes: size of a record in bytes, by its clause.
         make: make(clause, rows) makes the values of all records of one clause, in their order.
     """
-    present = np.unique(batch.clauses).tolist()
+    present = distinct(batch.clauses).tolist()
     if len(present) == 1:
         (clause,) = present
         return list(make(clause, rows_at(batch.data, batch.offsets, sizes[clause])))

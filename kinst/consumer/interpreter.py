@@ -25,6 +25,7 @@ from kinst.consumer.rings import Bytes, Chunk
 from kinst.consumer.schema import Schema
 from kinst.consumer.speculations import Speculations
 from kinst.consumer.values import BatchDecoder, aggregation_of
+from kinst.core.columns import distinct
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.records import ClauseLayout, Field
@@ -220,7 +221,7 @@ class Interpreter:
 
     def _check(self, records: DecodedRecords) -> None:
         sizes = records.data.view("<u4")[records.offsets >> 2]
-        for clause in np.unique(records.clauses).tolist():
+        for clause in distinct(records.clauses).tolist():
             expected = self._sizes.get(clause, 0)
             if not expected or bool((sizes[records.clauses == clause] != expected).any()):
                 raise TargetError(
@@ -382,7 +383,7 @@ def following_of(records: DecodedRecords) -> npt.NDArray[np.int64]:
     following = np.full((len(records), 2), -1, np.int64)
     headers = records.data.view("<u4")[(records.offsets[:, None] >> 2) + np.array([2, 1])]
     cpus = records.data.view("<u4")[(records.offsets >> 2) + 3]
-    for cpu in np.unique(cpus).tolist():
+    for cpu in distinct(cpus).tolist():
         mine = np.flatnonzero(cpus == cpu)
         following[mine[:-1]] = headers[mine[1:]]
     return following

@@ -8,7 +8,7 @@ Tested by tests/isa/test_marks.py and tests/patch/test_patches.py."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,8 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
+
+_Number = TypeVar("_Number", bound=np.integer[Any])
 
 WIDTH = 16  # bytes of a row of Columns.code: no instruction of any ISA is longer
 FLOW_KINDS = ("next", "landing", "jump", "branch", "call", "return", "indirect", "trap")
@@ -247,6 +249,18 @@ class MadeTrampolines:
 
     code: U8
     original_at: I32
+
+
+def distinct(values: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
+    """Return the different numbers among `values`, ascending.
+
+    np.unique() does the same, but its first call imports numpy.ma, which takes a hundredth of a
+    second.
+    """
+    ordered = np.sort(values)
+    first = np.ones(len(ordered), np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first]
 
 
 def ragged(start: I64, size: I64) -> I64:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kinst.core.columns import U64
+from kinst.core.columns import U64, distinct
 from kinst.core.dataclass import dataclass
 from kinst.core.machine import Target
 
@@ -44,7 +44,7 @@ def pointers_into(target: Target, ranges: Sequence[tuple[int, int]]) -> U64 | No
         return None
     every = [target.registers(cpu).values() for cpu in range(target.cpus)]
     saved = np.array([v for values in every for v in values if 0 <= v < 1 << 64], np.uint64)
-    return np.unique(np.concatenate([words, saved]))
+    return distinct(np.concatenate([words, saved]))
 
 
 def unused(target: Target, ended: Sequence[EndedCode]) -> tuple[EndedCode, ...]:
@@ -75,7 +75,7 @@ def with_ways_back(live: U64, ended: Sequence[EndedCode]) -> U64:
     """Return `live` and, for each ended code that an address of `live` points into, the addresses
     that this code leads back to: sorted, each once."""
     back = [trace_code.ways_back for trace_code in ended if is_entered(trace_code, live)]
-    return np.unique(np.concatenate([live, *back]))
+    return distinct(np.concatenate([live, *back]))
 
 
 def live_addresses_in(target: Target, low: int, high: int, ended: Sequence[EndedCode]) -> U64:

@@ -38,6 +38,7 @@ from kinst.core.columns import (
     Bools,
     Columns,
     Flows,
+    distinct,
     instructions_of,
     ragged,
 )
@@ -265,7 +266,7 @@ class Leaders:
         room = np.array([has for _, has in planted], np.bool_)
         at = np.array([site.offset for site, _ in planted], np.uint64) + of
         functions = {site.function.address: site.function for site, _ in planted}
-        short = np.unique(of[~room])
+        short = distinct(of[~room])
         every = []
         gone = np.array(sorted(taken), np.uint64)
         for low in range(0, len(short), TOGETHER):
@@ -705,7 +706,7 @@ class Leaders:
 
     @cached_property
     def _symbols(self) -> U64:
-        return np.unique(np.array([f.address for f in self._system.functions()], np.uint64))
+        return distinct(np.array([f.address for f in self._system.functions()], np.uint64))
 
 
 def _joined(*every: FoundRuns) -> FoundRuns:

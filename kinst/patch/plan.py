@@ -28,6 +28,7 @@ from kinst.core.columns import (
     Pairs,
     TrampolineBatch,
     columns_of,
+    distinct,
     ragged,
 )
 from kinst.core.dataclass import dataclass
@@ -347,7 +348,7 @@ def _apart(
         return None
     target = leads_of(sites, isa).target
     addresses = [sites.address, sites.after, target[target > 0], np.array(near, np.uint64)]
-    taken = np.unique(np.concatenate(addresses))
+    taken = distinct(np.concatenate(addresses))
     return partial(Apart, table, taken, ALIGN)
 
 
@@ -356,7 +357,7 @@ def _branches(sites: Columns, isa: Isa, chains: Chains) -> U64:
     (Plan.branches)."""
     target = leads_of(sites, isa).target
     out = target[(target > 0) & (chains.target < 0)]
-    return np.union1d(out, sites.address[chains.head])
+    return distinct(np.concatenate([out, sites.address[chains.head]]))
 
 
 def _read_by(wanted: Sequence[WantedSite]) -> int:
@@ -602,6 +603,8 @@ class _TrampolineLayout:
             cannot be made or do not fit into memory.
         """
         entry = self.at.copy()
+        if not len(counted.entered):
+            return entry, NO_PIECES
         kept = ~np.isin(counted.entered, list(self.refused))
         which = counted.entered[kept]
         if not len(which):
@@ -631,7 +634,7 @@ class _TrampolineLayout:
         reached, rows[jumps] = isa.jump_patches(sites.take(jumps), entry[jumps])
         for k in jumps[~reached].tolist():
             self.refused[k] = "the trampoline is out of a jump's reach"
-        for size in np.unique(sites.size).tolist():
+        for size in distinct(sites.size).tolist():
             trap = np.frombuffer(isa.trap_patch(size), np.uint8)
             trapped = np.flatnonzero((sites.size == size) & (ways > 0) & ~jumping)
             rows[trapped, : len(trap)] = trap
@@ -676,7 +679,7 @@ def ways_back(plan: Plan) -> U64:
     after = sites.after
     if len(plan.chained):
         after = after[~np.isin(after, sites.address)]
-    return np.union1d(after, plan.branches)
+    return distinct(np.concatenate([after, plan.branches]))
 
 
 def plan_hooks(hooks: Sequence[Hook], isa: Isa, start: int) -> Plan:

@@ -24,6 +24,7 @@ from kinst.core.columns import (
     Scanned,
     TrampolineBatch,
     concatenated,
+    distinct,
     instructions_of,
     joined_flows,
 )
@@ -339,7 +340,7 @@ class RunningKernel:
         some = np.isin(kind, (RETURN, INDIRECT)) | branches & away | ends
         # Two instructions may be one branch, so each comes with the one before it.
         rows = np.flatnonzero(some)
-        several = np.unique(np.concatenate([rows, np.maximum(rows - 1, 0)]))
+        several = distinct(np.concatenate([rows, np.maximum(rows - 1, 0)]))
         at_row = dict(zip(several.tolist(), instructions_of(columns.take(several)), strict=True))
         returns = (kind == RETURN) & ~flows.fault
         for first, last in pairwise(scanned.bounds.tolist()):

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from kinst.codegen.analysis import asks_caller
 from kinst.codegen.code_machine import CodeMachine, host_machine, parents_of, target_machine
 from kinst.codegen.compile import (
@@ -322,8 +320,7 @@ def _wanted(
     marks = kernel.marks(every).tolist()
     wanted: list[WantedSite] = []
     place: dict[int, int] = {}  # position in `wanted` of sites that several probes may have
-    addresses = np.array([s.site.address for s in parts.planted], np.uint64)
-    several = len(np.unique(addresses)) < len(addresses)
+    several = len({s.site.address for s in parts.planted}) < len(parts.planted)
     known: dict[object, tuple[Body, ...] | None] = {}  # work of probes that count alike
     # By work: the entry function, the slots that it reads, the guard and the index.
     calls: dict[object, tuple[int, frozenset[int], Snippet | None, Snippet | None]] = {}

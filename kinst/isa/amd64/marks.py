@@ -30,6 +30,7 @@ from kinst.core.columns import (
     Leads,
     Scanned,
     columns_in,
+    distinct,
 )
 from kinst.core.dataclass import dataclass
 from kinst.isa import _x86
@@ -50,6 +51,7 @@ NEAR = 1 << 4  # of a branch: four bytes of distance, not one
 FIELD_SHIFT = 8  # offset of its distance or displacement; four bits
 CONDITION_SHIFT = 12  # of a branch
 
+_MOST_CODES = 1 << 16  # more than iced-x86 has codes
 # Mnemonics that get no mark although they are not refused.
 _ALONE = _x86.numbers("sti ud2")
 
@@ -83,7 +85,7 @@ class _Effects:
 
     def learn(self, codes: I64) -> None:
         """Fill in the effects of instructions with these codes of iced-x86."""
-        for code in set(np.unique(codes).tolist()) - self.known:
+        for code in set(distinct(codes).tolist()) - self.known:
             self.known.add(code)
             mnemonic = OpCodeInfo(code).mnemonic
             counted, count = flags.counts(code)
@@ -99,9 +101,9 @@ class _Effects:
 
 @cache
 def _effects() -> _Effects:
-    size = 1 << 16
-    bools = [np.zeros(size, np.bool_) for _ in range(3)]
-    return _Effects(set(), np.zeros(size, np.uint16), np.zeros(size, np.uint16), *bools)
+    bools = [np.zeros(_MOST_CODES, np.bool_) for _ in range(3)]
+    words = [np.zeros(_MOST_CODES, np.uint16) for _ in range(2)]
+    return _Effects(set(), *words, *bools)
 
 
 def scan(pieces: Sequence[tuple[int, bytes]]) -> Scanned:
@@ -126,6 +128,14 @@ def scan(pieces: Sequence[tuple[int, bytes]]) -> Scanned:
     return Scanned(columns, bounds)
 
 
+@cache
+def _never_falls_through() -> Bools:
+    """Return _x86.never_falls_through() as a mask of iced-x86's codes."""
+    mask = np.zeros(_MOST_CODES, np.bool_)
+    mask[sorted(_x86.never_falls_through())] = True
+    return mask
+
+
 def _left_out(codes: I64, piece: I64) -> Bools:
     """Return a mask of the breakpoints that decode() leaves out: breakpoints that follow an
     instruction that never falls through, directly or after other such breakpoints.
@@ -138,7 +148,7 @@ def _left_out(codes: I64, piece: I64) -> Bools:
     trap = codes == _x86.INT3
     at = np.arange(len(codes))
     before = np.maximum.accumulate(np.where(trap, -1, at))  # the last one that is no breakpoint
-    ends = np.isin(codes[before], sorted(_x86.never_falls_through()))
+    ends = _never_falls_through()[codes[before]]
     left_out: Bools = trap & (before >= 0) & (piece[before] == piece) & ends
     return left_out
 

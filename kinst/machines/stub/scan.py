@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.columns import distinct
+
 _CHUNK = 1 << 17  # words at a time, so that intermediate arrays stay in the processor's cache
 
 
@@ -33,8 +35,8 @@ def pointers_in(
                 # Values below low become large numbers.
                 inside = some[some - np.uint64(low) < np.uint64(high - low)]
                 if len(inside):
-                    matches.append(np.unique(inside))
-    return np.unique(np.concatenate(matches))
+                    matches.append(distinct(inside))
+    return distinct(np.concatenate(matches))
 
 
 def replace_in(pieces: Iterable[memoryview], places: Mapping[int, int]) -> None:

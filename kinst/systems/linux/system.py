@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.columns import distinct
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import KernelMemory
@@ -265,7 +266,7 @@ class Linux:
         labels = self._tables.label_targets + np.uint64(self._kernel.slide & MASK)
         of_modules = [m.label_targets for m in self._modules.all]
         fixups = np.array(list(self._fixups.values()), np.uint64)
-        return np.unique(np.concatenate([fixups, labels, *of_modules]))
+        return distinct(np.concatenate([fixups, labels, *of_modules]))
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> list[bool]:
         rewritten: list[bool] = self._refusals.rewritten(sites).tolist()

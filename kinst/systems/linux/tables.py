@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.columns import distinct
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.image.elf import Elf
@@ -418,7 +419,7 @@ class KernelTables:
         table = self._bytes(
             "__start_kprobe_blacklist", "__stop_kprobe_blacklist", "_kprobe_blacklist", 8
         )
-        return np.unique(pointers(self._elf, *table))
+        return distinct(pointers(self._elf, *table))
 
     @cached_property
     def regions(self) -> tuple[Region, ...]:

@@ -46,6 +46,19 @@ def test_a_guest_starts_before_modules_for_tracing_are_loaded() -> None:
     assert done.stdout.split() == ["True"]
 
 
+TRACE = """
+import sys
+from kinst.cli.command import main
+status = main(["-q", "-n", "kinst::vfs_read:0 { exit(0); }", "-c", "wc -l /etc/passwd"])
+print(status, *(name for name in ("numpy", "numpy.ma", "numba", "rich") if name in sys.modules))
+"""
+
+
+def test_a_trace_loads_no_more_than_it_needs() -> None:
+    done = subprocess.run([sys.executable, "-c", TRACE], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "numpy"]
+
+
 @pytest.mark.parametrize("command", [COMMAND, "echo another"])
 def test_the_output_is_that_of_the_traced_command(command: str) -> None:
     early = start_early(request_of(COMMAND))
