@@ -1,9 +1,9 @@
 """Conversion of one recorded value to text, by the rules of DTrace's printf.
 
 The rules are C's printf(3) with the differences of the Dynamic Tracing Guide, "Output Formatting",
-and of libdtrace: a precision of 0 counts as none; %d of an unsigned type is %u, %i is not; %p is
-hexadecimal without 0x; %a, %A, %Y, %T, %C, %S, %I and %P first make a string, and then format that
-string.
+and of libdtrace: a precision of 0 counts as none; %d of an unsigned type counts as %u, but %i does
+not; %p is hexadecimal without 0x; %a, %A, %Y, %T, %C, %S, %I and %P first make a string, and then
+format that string.
 """
 
 from __future__ import annotations

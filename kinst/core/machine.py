@@ -195,8 +195,9 @@ class EarlyStart(Protocol):
     """A machine that was started before its configuration was complete."""
 
     def load(self) -> None:
-        """Begin to load the machine's saved state, which costs more than the start itself: call
-        this when the program is known to be free of errors. take() does it too."""
+        """Begin to load the machine's saved state. This costs more than the start itself, so call
+        it only when the program is known to be free of errors. take() does it as well.
+        """
         ...
 
     def take(self, wanted: object) -> Any:

@@ -1,8 +1,8 @@
 """Files and machine that a request needs.
 
-QEMU takes a sixth of a second to start and another sixth to continue from a saved state, and Python
-as long to compile a program and to load the rest of kinst. start_early() makes these happen at the
-same time, so this module imports little.
+QEMU takes a sixth of a second to start, and another sixth to continue from a saved state. Python
+takes as long to compile a program, and to load the rest of kinst. start_early() makes these happen
+at the same time, so this module imports little.
 
 Tested by tests/session/test_cli_options.py and tests/kernels/test_fetch.py.
 """

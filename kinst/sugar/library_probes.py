@@ -9,8 +9,8 @@ the other probes:
 If this is in sched.d, the clause of a description sched:::wakeup becomes a clause of
 fbt::wake:entry, in which args[1] is xlate < psinfo_t * > ((struct thread *)arg0). The probes that
 match get the name sched:::wakeup (ProbePattern.library). If a library declares a probe several
-times, each declaration whose arguments fit the kernel's types counts, for the descriptions that no
-declaration before it has.
+times, each declaration whose arguments fit the kernel's types counts, for those of its descriptions
+that no earlier declaration has.
 
 Tested by tests/sugar/test_library_probes.py.
 """
@@ -203,8 +203,9 @@ class LibraryProbes:
     def _versions(
         self, description: tree.DescriptionNode, declared: _Declared
     ) -> list[tree.ProbeDeclarationNode]:
-        """Return the declarations of a probe that fit the traced kernel, each with the descriptions
-        that no declaration before it has. Raises DError with the reason if no declaration fits.
+        """Return the declarations of a probe that fit the traced kernel, each with those of its
+        descriptions that no earlier declaration has. Raises DError with the reason if no
+        declaration fits.
         """
         reason, taken = "", set[str]()
         versions: list[tree.ProbeDeclarationNode] = []

@@ -54,7 +54,7 @@ class Tick:
 
 def _apart(kept: Sequence[Tick], others: Sequence[Tick], least: float) -> list[Tick]:
     """Return ticks with labels that do not overlap, ascending: all of `kept`, and those of `others`
-    that are not too near to another tick. 0 goes before other values.
+    that are not too near to another tick. Among `others`, 0 has precedence.
 
     Args:
         least: distance of two ticks, in widths of a bucket.

@@ -46,10 +46,10 @@ class PathCode(Protocol):
         ...
 
     def write_path_in_mount(self, unit: Unit, name: str) -> IrFunction:
-        """Return the LLVM function path_in_mount(mount, entry, root, work, error), which does the
-        same as that of write_path() for a directory entry in a mounted file system, by the
-        addresses of the kernel's structures for them. The entry 0 means the topmost directory of
-        the mounted file system.
+        """Return the LLVM function path_in_mount(mount, entry, root, work, error). It does what the
+        function of write_path() does, for a directory entry in a mounted file system. `mount` and
+        `entry` are the addresses of the kernel's structures for the two; `entry` 0 means the
+        topmost directory of the mounted file system.
         """
         ...
 

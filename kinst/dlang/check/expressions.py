@@ -487,8 +487,8 @@ def _member_lvalue(node: tree.MemberNode, scope: Scope) -> typed.Expr:
 
 
 def _hint_of_argument(node: tree.MemberNode, type_: DType, scope: Scope) -> str:
-    """Return a hint for args[N]->member of which the member is refused: the type of args[N], and
-    the first argument that has such a member; "" for any other expression.
+    """Return a hint for an expression args[N]->member whose member is refused: the type of args[N],
+    and the first argument that has such a member; "" for any other expression.
 
     Args:
         type_: the type of args[N].

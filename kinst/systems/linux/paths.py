@@ -127,7 +127,8 @@ class _Walk:
             root: address of the struct path from which the text starts; 0 means the topmost
                 directory.
             work: address of working memory of ROOM bytes, for the text.
-            room: address of a word, for values that are read and for an address that cannot be.
+            room: address of a word that takes the values that are read, or an address that cannot
+                be read.
         """
         self.unit, self.code, self.paths = unit, code, paths
         self.root, self.work, self.room = root, work, room
