@@ -21,6 +21,7 @@ from kinst.core.system import (
     Facts,
     Paths,
     PerCpu,
+    Signals,
     ThreadTime,
     Unwinder,
     UserMemory,
@@ -48,9 +49,17 @@ class CodeMachine:
         scratch: layout of scratch memory.
         nofault_read: address of a C function (dst, src, size) -> i64 that copies memory and returns
             0 if it could read all bytes.
+        nofault_write: address of a C function (dst, src, size) -> i64 that writes memory of the
+            traced kernel and returns 0 if it could write all bytes; 0 if clauses may write only
+            their own memory and D variables.
+        panic: address of the kernel's function (text) that ends the kernel; 0 if there is none.
+        signals: how code sends signals; None if that is not known.
         registers: the registers that a frame holds.
         frame_slots: number of 8-byte slots of a frame.
         sp_slot: the frame slot of the stack pointer.
+        result_slot: the frame slot of the register with a C function's result.
+        exit_slot: the frame slot in which clauses store where control goes after them (Exit of
+            core/bodies.py).
         convention: LLVM calling convention of entry functions and of cold helpers.
         per_cpu: how code reads this CPU's per-CPU data.
         builtins: how code reads each built-in variable of D, by name.
@@ -126,6 +135,11 @@ class CodeMachine:
     pin: Access | None = None
     dialect: Dialect = UNKNOWN
     saved_code: Path | None = None
+    result_slot: int = -1
+    exit_slot: int = -1
+    nofault_write: int = 0
+    panic: int = 0
+    signals: Signals | None = None
 
     @property
     def keeps_time(self) -> bool:
@@ -180,6 +194,8 @@ def target_machine(
         user_state=facts.user_state, signature_bits=isa.signature_bits,
         preemption=facts.preemption, saved_registers=facts.saved_registers,
         interrupt_masks=facts.interrupt_masks, pin=facts.pin, dialect=dialect,
+        result_slot=isa.result_slot, exit_slot=isa.exit_slot, panic=facts.panic,
+        signals=facts.signals,
     )  # fmt: skip
 
 
@@ -213,5 +229,6 @@ def host_machine(
     return CodeMachine(
         "host", "", "", True, base, scratch, nofault_read, isa.registers, isa.frame_slots,
         isa.sp_slot, "ccc", user=user, parents=parents, user_state=user_state,
-        interrupt_masks=interrupt_masks, dialect=dialect,
+        interrupt_masks=interrupt_masks, dialect=dialect, result_slot=isa.result_slot,
+        exit_slot=isa.exit_slot,
     )  # fmt: skip

@@ -5,13 +5,15 @@ Tested by tests/codegen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from kinst.codegen.actions.perturbing import Changes, changes_of
+from kinst.codegen.actions.signals import RAISE_HOOK, write_raise_hook
 from kinst.codegen.analysis import makes_pointers, shares_variables, slots_read
 from kinst.codegen.aside import aside
 from kinst.codegen.code_machine import CodeMachine
@@ -32,6 +34,7 @@ from kinst.core.probe import Selection
 from kinst.core.records import ProgramLayout
 from kinst.core.words import PAGE
 from kinst.dlang import typed
+from kinst.dlang.walk import find
 
 Entry = tuple[int, ...]  # indexes of the clauses that one entry function runs, in order
 
@@ -44,7 +47,7 @@ class TargetCode:
         code: the bytes.
         address: address in the target that the code was linked to.
         entry_offsets: offset of each entry function in `code`.
-        slots: the frame slots that each entry function reads.
+        slots: the frame slots that each entry function reads or may write.
         caller: the entry functions that also read the frame slot whose number is in the site's
             descriptor (SITE_CFA_SLOT), for the built-in variable `caller`.
         arguments: numbers of the probe's arguments that each entry function reads; the site's
@@ -57,6 +60,8 @@ class TargetCode:
             interrupt has saved, in the order of ProgramEntries.sampled.
         choosers: addresses of the functions that run the entry function of only one of several
             probes at a site, in the order of ProgramEntries.chosen.
+        raise_hook: offset in `code` of the function that sends signals; -1 if there is none.
+        changes: what the clauses of each entry function may change in the traced function.
     """
 
     code: bytes
@@ -71,6 +76,8 @@ class TargetCode:
     ir: str
     samplers: tuple[int, ...] = ()
     choosers: tuple[int, ...] = ()
+    changes: Mapping[Entry, Changes] = field(default_factory=dict)
+    raise_hook: int = -1
 
     @property
     def end(self) -> int:
@@ -191,6 +198,8 @@ def _lower_entries(needed: ProgramEntries, machine: CodeMachine) -> tuple[str, b
     functions += _choosers(needed, unit, error)
     if not machine.host:
         functions += [write_trap_hook(machine), write_fault_hook(machine)]
+        if machine.signals is not None and any(find(program, typed.RaiseAction)):
+            functions.append(write_raise_hook(machine))
     functions += unit.helpers.values()
     return module_text(machine.triple, functions), strings
 
@@ -288,10 +297,12 @@ def compile_target(needed: ProgramEntries, machine: CodeMachine, address: int) -
     slots: dict[Entry, frozenset[int]] = {}
     caller: set[Entry] = set()
     arguments: dict[Entry, frozenset[int]] = {}
+    changes: dict[Entry, Changes] = {}
     of_choosers = (entry for probes in needed.chosen for _, entry, _ in probes)
     for entry in dict.fromkeys((*entries, *of_choosers)):
         reads = [slots_read(clauses[i], machine) for i in entry]
-        slots[entry] = frozenset[int]().union(*(read.slots for read in reads + in_error))
+        changes[entry] = changes_of((clauses[i] for i in entry), machine)
+        slots[entry] = changes[entry].slots.union(*(read.slots for read in reads + in_error))
         # dtrace:::ERROR's own arguments describe the fault and are not in the frame.
         arguments[entry] = frozenset[int]().union(*(read.arguments for read in reads))
         if any(read.caller for read in reads + in_error):
@@ -302,6 +313,7 @@ def compile_target(needed: ProgramEntries, machine: CodeMachine, address: int) -
         compiled.offsets["fault_hook"], ir,
         tuple(address + compiled.offsets[_sampler(k)] for k in range(len(needed.sampled))),
         tuple(address + compiled.offsets[_chooser(k)] for k in range(len(needed.chosen))),
+        changes, compiled.offsets.get(RAISE_HOOK, -1),
     )  # fmt: skip
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kinst.codegen.actions.aggregation_updates import aggregate
+from kinst.codegen.actions.perturbing import perturb
 from kinst.codegen.actions.recording import chill, commit, fill, reserve
+from kinst.codegen.actions.signals import panic, raise_signal
 from kinst.codegen.firing import Faults, Firing, Lowered, Text, Unit, read_access
 from kinst.codegen.layout.program_layout import recorded
 from kinst.codegen.ssa import IrFunction, IrValue, const
@@ -142,6 +144,12 @@ def _write_clause(
             nullable(firing, action.expr)
         elif isinstance(action, typed.ChillAction):
             chill(firing, action)
+        elif isinstance(action, typed.PanicAction):
+            panic(firing, action)
+        elif isinstance(action, typed.RaiseAction):
+            raise_signal(firing, action)
+        elif isinstance(action, typed.PerturbAction):
+            perturb(firing, action)
         else:
             raise KinstError(f"{action.span}: kinst cannot compile {type(action).__name__} yet")
     if room is not None:

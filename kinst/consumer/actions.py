@@ -12,10 +12,17 @@ from kinst.dlang.typed import (
     ChillAction,
     Clause,
     EvaluateAction,
+    PanicAction,
     PerformAction,
+    PerturbAction,
     PrintAction,
     PrintfAction,
+    RaiseAction,
     TraceAction,
+)
+
+_WITHOUT_RECORD = (
+    EvaluateAction | AggregateAction | ChillAction | PerturbAction | PanicAction | RaiseAction
 )
 
 
@@ -34,20 +41,14 @@ def acts(action: Action) -> bool:
     The consumer shows the data of earlier actions of the clause before it acts, and the data of
     later actions after it has acted.
     """
-    return not (
-        shows_data(action) or isinstance(action, EvaluateAction | AggregateAction | ChillAction)
-    )
+    return not (shows_data(action) or isinstance(action, _WITHOUT_RECORD))
 
 
 def is_silent(clause: Clause) -> bool:
     """Return whether the records of a clause print nothing, because they have data of commit() and
     discard() only.
     """
-    performed = [
-        a
-        for a in clause.actions
-        if not isinstance(a, EvaluateAction | AggregateAction | ChillAction)
-    ]
+    performed = [a for a in clause.actions if not isinstance(a, _WITHOUT_RECORD)]
     return bool(performed) and all(
         isinstance(a, PerformAction) and a.name in ("commit", "discard") for a in performed
     )

@@ -56,6 +56,26 @@ class SnippetRegisters:
     selects: bool = True
 
 
+# Numbers that clauses store in a frame's exit slot (Isa.exit_slot): where control goes after them.
+# From GOTO on, a number is GOTO plus the offset of an instruction in its function.
+DISPLACED, RETURN, SKIP, GOTO = 0, 1, 2, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Way out of a trampoline that clauses may choose instead of the displaced instruction.
+
+    Attributes:
+        number: value of the frame's exit slot that chooses this exit: RETURN, SKIP, or GOTO plus an
+            offset.
+        target: address at which control continues; 0 if control returns from the function, whose
+            first instruction the site is.
+    """
+
+    number: int
+    target: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class CallBody:
     """Work of a probe that its trampoline does by calling entry(site_descriptor, frame), in the
@@ -68,12 +88,22 @@ class CallBody:
             (Register.slot).
         guard: computes whether the call has anything to do; the called code tests the same
             condition again. None if the call is always made.
+        written: frame slots that the clauses may change, a part of `slots`: the trampoline loads
+            these registers from the frame before the displaced instruction.
+        exits: ways out of the trampoline that the clauses may choose.
     """
 
     entry: int
     argument: int
     slots: frozenset[int]
     guard: Snippet | None = None
+    written: frozenset[int] = frozenset()
+    exits: tuple[Exit, ...] = ()
+
+    @property
+    def perturbs(self) -> bool:
+        """Whether the clauses may change registers, or where control goes."""
+        return bool(self.written or self.exits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +253,32 @@ class SiteWork:
         return (
             self.frame or self.asked or ((with_another_way.otherwise,) if with_another_way else ())
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FrameUse:
+    """What the calls inside one frame of saved registers do with the frame.
+
+    Attributes:
+        slots: slots that the trampoline must fill before the first call.
+        written: slots from which registers are loaded after the last call.
+        exits: the exits that the calls may choose, each once.
+    """
+
+    slots: frozenset[int]
+    written: frozenset[int]
+    exits: tuple[Exit, ...]
+
+
+def frame_use(bodies: Sequence[Body]) -> FrameUse:
+    """Return what the calls among these bodies do with their frame."""
+    calls = [body for body in bodies if isinstance(body, CallBody)]
+    written = frozenset[int]().union(*(call.written for call in calls))
+    return FrameUse(
+        written.union(*(call.slots for call in calls)),
+        written,
+        tuple(dict.fromkeys(one for call in calls for one in call.exits)),
+    )  # fmt: skip
 
 
 def divided(bodies: Sequence[Body]) -> SiteWork:

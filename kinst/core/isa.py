@@ -18,6 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
@@ -66,6 +67,17 @@ class StoppingIsa(ABC):
     stack_arguments: int
     paging: Paging
 
+    # Frame slot of the register that has the return address at a C function's entry; -1 if the
+    # return address is in the word at the stack pointer, which the return removes.
+    link_slot: int = -1
+    # Frame slot that no register has. In it clauses store where control goes after them
+    # (core/bodies.py, Exit.number). -1 if kinst changes neither registers nor control there.
+    exit_slot: int = -1
+    # Frame slots of the registers that clauses may change; and for another register the reason why
+    # they may not.
+    writable_slots: frozenset[int] = frozenset()
+    fixed_slots: Mapping[int, str] = MappingProxyType({})
+
     # D names that DTrace has for registers which kinst cannot read -> the reason.
     unavailable_registers: Mapping[str, str] = {}
     # D names by the ABI's DWARF register numbers, "" for none.
@@ -98,7 +110,7 @@ class StoppingIsa(ABC):
     @cached_property
     def frame_slots(self) -> int:
         """How many u64 slots a frame has."""
-        return slots_of(self.registers)
+        return slots_of(self.registers, self.exit_slot)
 
     @cached_property
     def pc(self) -> str:
@@ -230,6 +242,11 @@ class StoppingIsa(ABC):
         if it can."""
         return ""
 
+    def unskippable(self, code: bytes, address: int) -> str:
+        """Return why skip() may not leave out an instruction from which control goes on to the next
+        (flow()), in words for the user; "" if the instruction leaves the stack pointer alone."""
+        return f"kinst does not know the effects of instructions of {self.name} well enough"
+
     def padding(self, code: bytes) -> int:
         """Return how many bytes at the start of `code` are whole padding instructions.
 
@@ -304,7 +321,8 @@ class PlantingIsa(StoppingIsa):
             site: the instruction.
             following: live bytes after the instruction, from which flag liveness is found.
             to: the address of the trampoline.
-            bodies: the work, in order.
+            bodies: the work, in order. A CallBody may change registers (CallBody.written), and may
+                lead control past the displaced instruction (CallBody.exits).
             rerun_prefix: live bytes directly before the instruction, which run again after the work
                 and before the displaced instruction (see rerun_starts()).
             onward: where control goes after the displaced instruction.

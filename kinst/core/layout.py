@@ -21,6 +21,7 @@ LEAF = 2 << 20  # bytes that one entry of the last level but one of page tables 
 # Header page.
 HEADER_ACTIVE = 0  # u64: 0 not started or ended: probes return at once; 1 running
 HEADER_HALF = 8  # u64: 0 or 1: which aggregation half producers write
+HEADER_RAISE = 16  # u64: address of the function that sends the signals of raise(); 0 without one
 
 # Speculations.  A slot's word is even while it is free and odd while it is in use: every use adds
 # two.  Records carry word << 8 | (slot number, from 1), which is different for every use.
@@ -52,6 +53,10 @@ STATE_RESERVED = 560
 # Code that writes records without a call reads both words in one load of 8 bytes.
 STATE_CLOSED = 572  # u32: 1 once kinst has ended the trace (HEADER_ACTIVE)
 STATE_SEQUENCE = 576  # u64: odd while this CPU is in a clause; +1 on entry, +1 on exit
+STATE_RAISE = 640  # raise(): the kernel's structure for work in an interrupt of its own
+RAISE_SIZE = 64  # bytes for this structure
+STATE_RAISE_THREAD = 704  # u64: thread that the signal is for
+STATE_RAISE_SIGNAL = 712  # u64: number of the signal
 # The last FAULTS_KEPT faults, u64 x 4 each, entry n at n modulo FAULTS_KEPT: epid | kind << 32 |
 # action << 40; the value; the time; STATE_HEAD then.
 STATE_FAULTS = 1024

@@ -356,6 +356,11 @@ class KernelMemory(Protocol):
         """Read kernel memory. Raises UnmappedError if any of it is not mapped."""
         ...
 
+    def write(self, address: int, data: bytes) -> None:
+        """Write kernel memory that is not code, as the kernel itself may. Raises TargetError if any
+        of it is not mapped or read-only, or if this machine's memory is not written."""
+        raise TargetError("the memory of this machine is not written")
+
 
 class Stopping(Protocol):
     """Part of a Target: CPUs that can be stopped, read and resumed.
@@ -395,6 +400,10 @@ class Stopping(Protocol):
 
     def registers(self, cpu: int) -> Mapping[str, int]:
         """Return the registers of a stopped CPU, by the GDB stub's names."""
+        raise TargetError(*self.cannot_stop)
+
+    def write_registers(self, cpu: int, values: Mapping[str, int]) -> None:
+        """Write some registers of a stopped CPU, by the GDB stub's names."""
         raise TargetError(*self.cannot_stop)
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:

@@ -5,7 +5,8 @@ Tested by tests/isa/test_isa_contract.py."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Protocol
 
 from kinst.core.dataclass import dataclass
@@ -42,6 +43,14 @@ class RegisterNames(Protocol):
     def sp_slot(self) -> int: ...
     @property
     def frame_slots(self) -> int: ...
+    @property
+    def result_slot(self) -> int: ...
+    @property
+    def exit_slot(self) -> int: ...
+    @property
+    def writable_slots(self) -> frozenset[int]: ...
+    @property
+    def fixed_slots(self) -> Mapping[int, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +62,31 @@ class NamedRegisters:
         registers: the registers, in the order of regs[].
         argument_slots: frame slots of the C argument registers.
         sp_slot: frame slot of the stack pointer.
+        result_slot: frame slot of the register with a C function's result.
+        exit_slot: frame slot that no register has (Isa.exit_slot), -1 if there is none.
+        writable_slots: frame slots of the registers that a program may assign.
+        fixed_slots: frame slot of another register -> the reason why it cannot be assigned.
     """
 
     name: str
     registers: tuple[Register, ...]
     argument_slots: tuple[int, ...]
     sp_slot: int
+    result_slot: int
+    exit_slot: int = -1
+    writable_slots: frozenset[int] = frozenset()
+    fixed_slots: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def frame_slots(self) -> int:
-        return slots_of(self.registers)
+        return slots_of(self.registers, self.exit_slot)
 
 
-def slots_of(registers: Sequence[Register]) -> int:
+def slots_of(registers: Sequence[Register], exit_slot: int = -1) -> int:
     """Return how many u64 slots a frame with these registers has: the saved registers that a
-    trampoline, or a stop, passes to a clause."""
-    return 1 + max(register.slot for register in registers)
+    trampoline, or a stop, passes to a clause, and the exit slot.
+
+    Args:
+        exit_slot: the exit slot (Isa.exit_slot), -1 if there is none.
+    """
+    return 1 + max(exit_slot, *(register.slot for register in registers))

@@ -318,6 +318,27 @@ class PageAllocator:
 
 
 @dataclass(frozen=True, slots=True)
+class Signals:
+    """How clauses send a signal to the current thread.
+
+    The code that a probe interrupts may hold the locks that sending takes. So a clause queues work,
+    which the kernel does in an interrupt of its own as soon as the CPU takes interrupts.
+
+    Attributes:
+        queue: address of a C function (work) that queues such work; it may be called anywhere.
+        function: offset in the work's structure, which begins as zeros, of the address of the
+            function (work) to call.
+        send: address of a C function (signal, thread, 0) that sends a signal.
+        stop: number of the signal that stops a process.
+    """
+
+    queue: int
+    function: int
+    send: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Facts about the running kernel, which its system finds once the kernel's address is known.
     The defaults are those of a system that knows nothing."""
@@ -334,6 +355,14 @@ class Facts:
     # Address of a C function (dst, src, size) that copies without faulting and returns 0 or an
     # error; 0 if there is none.
     nofault_read: int = 0
+    # Address of a C function (kernel dst, src, size) that writes without faulting and returns 0 or
+    # an error, also for memory that is read-only; 0 if there is none. Its caller makes sure that
+    # nofault_read accepts the bytes at dst.
+    nofault_write: int = 0
+    # Address of the C function (text) that ends the kernel with a message, or 0.
+    panic: int = 0
+    # How clauses send signals; None if that is not known.
+    signals: Signals | None = None
     # Address of the C function that the kernel calls at a breakpoint with a pointer to the saved
     # registers, or 0.  Their word at trap_pc_offset is the program counter: the breakpoint's
     # address plus trap_pc_delta.

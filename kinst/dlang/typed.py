@@ -427,6 +427,61 @@ class ChillAction(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class PerturbAction(Action):
+    """Base class of the actions that change the registers of the traced function, or where control
+    goes in it, when all clauses of the probe have run.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class SetRegisterAction(PerturbAction):
+    """The action regs[index] = value."""
+
+    index: int  # Register.index
+    value: Expr  # converted to 64 bits
+
+
+@dataclass(frozen=True, slots=True)
+class DivertAction(PerturbAction):
+    """Base class of the actions that choose where control goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnAction(DivertAction):
+    """The action return(value): the function, at whose first instruction the probe is, does not
+    run, and its caller gets the value.
+    """
+
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class SkipAction(DivertAction):
+    """The action skip(): the probe's instruction does not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class GotoAction(DivertAction):
+    """The action goto(offset): control continues at another instruction of the function."""
+
+    offset: int  # of that instruction, from the function's start
+
+
+@dataclass(frozen=True, slots=True)
+class PanicAction(Action):
+    """The action panic(), which ends the traced kernel."""
+
+    text: StrConst  # the message of the kernel's last words
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseAction(Action):
+    """The action raise(signal), which sends a signal to the current thread, or stop()."""
+
+    signal: Expr | None  # the signal's number, with 64 bits; None for stop()
+
+
+@dataclass(frozen=True, slots=True)
 class RefusedAction(Action):
     """A destructive action that kinst refuses to perform, with the reason."""
 

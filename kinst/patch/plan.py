@@ -451,6 +451,7 @@ def _calls(wanted: Sequence[WantedSite]) -> list[CallBody | None]:
         if len(work.bodies) == 1
         and isinstance(body := work.bodies[0], CallBody)
         and body.guard is None
+        and not body.perturbs
         and not work.rerun_prefix
         else None
         for work in wanted

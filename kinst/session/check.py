@@ -9,7 +9,8 @@ Tested by tests/session/test_compile_once.py.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from kinst.codegen.subroutines import prototypes
@@ -35,9 +36,9 @@ from kinst.dlang.vocabulary.d_options import (
     parse_rate,
     parse_size,
 )
-from kinst.dlang.walk import expressions
+from kinst.dlang.walk import expressions, find
 from kinst.isa import register_hint
-from kinst.patch.ways import plant_rules
+from kinst.patch.ways import ALONE, plant_rules
 from kinst.providers import argument_types, interfaces
 from kinst.session.compiled import Compiled
 from kinst.session.parse import options_of
@@ -77,6 +78,7 @@ def check_programs(
         subroutines=prototypes(),
         measures={**measures_of(combine(programs)), **measures},
         dialect=dialect,
+        fixed_registers=_fixed_registers(isa),
     )
     ways = _local_type(types), _local_names(types)
     program = compile_programs([provisional(p, *ways) for p in programs], environment)
@@ -90,9 +92,14 @@ def check_programs(
     own = dict((*program.options, *request.settings))
     room = parse_size("scratch", own["scratch"]) if "scratch" in own else TRAMPOLINES
     only = parse_only("only", own["only"]) if "only" in own else ""
+    plant = plant_rules(own.get("plant", ""))
+    if any(find(program, typed.DivertAction)):
+        # No jump may cover an instruction that goto() or skip() leads to, and no counter may stand
+        # for instructions that return() leaves out.
+        plant = replace(ALONE, forced=plant.forced, call_sites=plant.call_sites)
     batch = parse_rate("batch", own["batch"]) / 1e9 if "batch" in own else 0
     return Compiled(
-        tuple(texts), programs, program, options, plant_rules(own.get("plant", "")), room, types,
+        tuple(texts), programs, program, options, plant, room, types,
         batch, only, dialect,
     )  # fmt: skip
 
@@ -119,14 +126,46 @@ def _check_destructive(program: typed.TypedProgram, options: Options) -> None:
     does not support.
     """
     for clause in program.clauses:
-        names = list(destructive_calls(tuple(expressions(clause))))
+        names = [f"{name}( )" for name in destructive_calls(tuple(expressions(clause)))]
+        names += _written_symbols(clause)
         names += [destructive_name(action) for action in clause.actions if is_destructive(action)]
         if names and not options.destructive:
-            message = f"could not enable tracing: destructive actions not allowed: {names[0]}( )"
+            message = f"could not enable tracing: destructive actions not allowed: {names[0]}"
             raise KinstError(message, "-w permits them")
         for action in clause.actions:
             if isinstance(action, typed.RefusedAction):
                 raise KinstError(f"{action.span}: there is no {action.name}(): {action.reason}")
+
+
+def _written_symbols(clause: typed.Clause) -> list[str]:
+    """Return `NAME = for each variable of the kernel that a clause assigns, or a part of it."""
+    return [
+        f"`{one.name} ="
+        for store in find(clause, typed.Store)
+        for one in _symbols_of(store.address)
+    ]
+
+
+def _symbols_of(address: typed.Expr) -> Iterator[typed.SymbolAddress]:
+    """Yield the symbol from whose address, by constant offsets or indexes, an address is computed;
+    nothing for an address that was loaded from memory.
+    """
+    while isinstance(address, typed.Cast | typed.Binary):
+        address = address.operand if isinstance(address, typed.Cast) else address.left
+    if isinstance(address, typed.SymbolAddress):
+        yield address
+
+
+def _fixed_registers(isa: RegisterNames) -> dict[int, str]:
+    """Return why a register cannot be assigned, by its index in regs[], for each such register."""
+    otherwise = f"kinst changes no registers on {isa.name}"
+    if isa.writable_slots:
+        otherwise = "kinst does not change this register"
+    return {
+        register.index: isa.fixed_slots.get(register.slot, otherwise)
+        for register in isa.registers
+        if register.slot not in isa.writable_slots
+    }
 
 
 def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType | None]:

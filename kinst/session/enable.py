@@ -31,6 +31,7 @@ from kinst.dlang.walk import find, replaced
 from kinst.providers import FIRST_ID, listed, load_all
 from kinst.session.compiled import Compiled
 from kinst.session.descriptions import gaps_in, matching, naming, shifted
+from kinst.session.perturbing import check_sites
 from kinst.session.scratch import most_probes
 from kinst.session.values import EnabledProgram, EnabledSite, StartedMachine
 
@@ -167,6 +168,7 @@ def enable_program(
         if gaps:
             say(f"kinst: {gaps_told(gaps)}")
     check_arguments(compiled.program, matched)
+    check_sites(compiled.program, matched)
     check_cpu(compiled.options.cpu, cpus)
     enabled = with_few_selected(with_few_conditions(matched))
     enabled = on_one_cpu(enabled, compiled.options.cpu)

@@ -22,7 +22,9 @@ from kinst.core.kernel import Kernel, no_function
 from kinst.core.locals import Local
 from kinst.core.probe import Function, ProbePattern
 from kinst.core.types import KERNEL, TypeSource, as_named
+from kinst.dlang import typed
 from kinst.dlang.syntax import tree
+from kinst.dlang.walk import find
 from kinst.image.debug_info import CallConvention, DebugInfo
 from kinst.image.dwarf.cfi import InspectedFrame
 from kinst.image.dwarf.expressions import NotHereError
@@ -76,7 +78,8 @@ def expand(
     if target_pid and helpers is not None and helpers.passer and not compiled.only:
         programs = tuple(not_in_process(program, helpers.passer) for program in programs)
     wants = compiled.wants_expansion
-    if wants or asks_caller(compiled.program):
+    goes = any(find(compiled.program, typed.GotoAction))
+    if wants or goes or asks_caller(compiled.program):
         system.find_frames_with(frames_finder(images, report.say))
     if wants:
         zero = request.zero or compiled.options.zdefs

@@ -18,10 +18,12 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from kinst.codegen.actions.perturbing import changes_of
 from kinst.codegen.analysis import looks_at_user, most_frames, reads_stack
 from kinst.codegen.values.dynamic_variables import THREAD_PARTS
 from kinst.codegen.values.variable_code import is_thread_local
 from kinst.core import layout
+from kinst.core.bodies import DISPLACED
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
@@ -31,6 +33,7 @@ from kinst.core.system import Access, Clock, Facts, UserMemory
 from kinst.core.words import MASK
 from kinst.dlang import typed
 from kinst.dlang.walk import expressions
+from kinst.session.perturbing import target_of
 from kinst.session.values import EnabledSite, HostSide, StartedMachine, StoppedCpu, TracePlan
 from kinst.wire import native
 
@@ -255,11 +258,18 @@ def host_side(machine: StartedMachine) -> HostSide:
         except TargetError:
             return None
 
+    def write(address: int, data: bytes) -> bool:
+        """Write kernel memory; return whether it could be written."""
+        target.write(address, data)
+        return True
+
     reader, user = native.native_read(read_user), facts.user
     told = UserMemory(reader.address, 0)
     if user is not None:
         told = UserMemory(reader.address, 0, user.mm, user.arg_start, user.arg_end)
-    return HostSide(native.native_read(read), reader, stopped, told)
+    return HostSide(
+        native.native_read(read), reader, stopped, native.native_write(write), told
+    )  # fmt: skip
 
 
 def no_host_side() -> HostSide:
@@ -268,7 +278,8 @@ def no_host_side() -> HostSide:
     def read(_address: int, _size: int) -> bytes | None:
         return None
 
-    return HostSide(native.native_read(read), native.native_read(read), StoppedCpu())
+    reader = native.native_read(read)
+    return HostSide(reader, reader, StoppedCpu(), native.native_write(lambda _at, _data: False))
 
 
 class HostRunner:
@@ -285,10 +296,12 @@ class HostRunner:
 
     def _call(
         self, enabled: EnabledSite, registers: Mapping[int, int], context: FiringContext
-    ) -> None:
+    ) -> NDArray[np.uint64]:
+        """Run the clauses of a probe; return the frame of saved registers as they have left it."""
         frame = pack(self._isa, registers, context, self._frames)
         site = self._base + self._descriptors[enabled.key]
         self._entries[enabled.clauses](site, frame.ctypes.data)
+        return frame
 
     def fire(self, enabled: EnabledSite, cpu: int = 0) -> None:
         """Run the clauses of BEGIN, END or a timer.
@@ -313,6 +326,9 @@ class StoppedRunner(HostRunner):
         self._target, self._facts, self._system = machine.target, machine.facts, system
         self._rules, self._stopped = plan.rules, plan.host_side.stopped
         self._uses = cache(partial(uses, program))
+        self._changes = cache(
+            lambda own: changes_of((program.clauses[c] for c in own), machine.isa)
+        )
         self._reads_stack = cache(partial(reads_stack, program))
 
     def _caller(self, enabled: EnabledSite, registers: Mapping[int, int]) -> int:
@@ -354,9 +370,12 @@ class StoppedRunner(HostRunner):
         number = pointed(selection.number) & 0xFFFF_FFFF
         return state == selection.wanted and number in selection.values
 
-    def hit(self, enabled: EnabledSite, cpu: int, arguments: tuple[int, ...] = ()) -> None:
+    def hit(self, enabled: EnabledSite, cpu: int, arguments: tuple[int, ...] = ()) -> int:
         """Run the clauses of a probe for a CPU that is stopped at its site, if the hit belongs to
-        the probe.
+        the probe. Write the registers that the clauses have changed.
+
+        Returns the number of the exit that the clauses have chosen (core/bodies.py,
+        Exit.number), DISPLACED if they have chosen none.
 
         Args:
             arguments: the values of arg0, arg1, ...
@@ -366,7 +385,7 @@ class StoppedRunner(HostRunner):
             r.slot: values[r.gdb_name] for r in self._isa.registers if r.gdb_name in values
         }
         if enabled.selection is not None and not self._selects(enabled.selection, registers):
-            return
+            return DISPLACED
         context = stopped_context(
             self._target,
             self._facts,
@@ -382,8 +401,42 @@ class StoppedRunner(HostRunner):
             }
             stack = self._system.backtrace(registers[self._isa.pc_slot], names)
         self._stopped.number = cpu
-        self._call(enabled, registers, replace(context, arguments=arguments, stack=stack))
+        frame = self._call(enabled, registers, replace(context, arguments=arguments, stack=stack))
         self._stopped.number = -1
+        if not (changes := self._changes(enabled.clauses)):
+            return DISPLACED
+        now = {slot: int(frame[slot]) for slot in changes.slots}
+        self._write(cpu, {slot: v for slot, v in now.items() if v != registers[slot]})
+        return int(frame[self._isa.exit_slot]) if changes.exits else DISPLACED
+
+    def leave(self, enabled: EnabledSite, cpu: int, number: int) -> None:
+        """Let a CPU that is stopped at a probe's site continue at an exit instead of the site's
+        instruction.
+
+        Args:
+            number: the exit's number; not DISPLACED.
+        """
+        site, isa = enabled.probe.site, self._isa
+        assert site is not None
+        target = target_of(number, site)
+        if target:
+            self._write(cpu, {isa.pc_slot: target})
+            return
+        values = self._target.registers(cpu)
+        if isa.link_slot >= 0:
+            link = next(r.gdb_name for r in isa.registers if r.slot == isa.link_slot)
+            self._write(cpu, {isa.pc_slot: values[link]})
+            return
+        sp = values[isa.sp]
+        back = int.from_bytes(self._target.read(sp, WORD), "little")
+        self._write(cpu, {isa.pc_slot: back, isa.sp_slot: sp + WORD})
+
+    def _write(self, cpu: int, values: Mapping[int, int]) -> None:
+        """Write registers of a stopped CPU, given by their frame slots."""
+        if values:
+            names = {r.slot: r.gdb_name for r in self._isa.registers}
+            named = {names[slot]: value & MASK for slot, value in values.items()}
+            self._target.write_registers(cpu, named)
 
 
 def uses(program: typed.TypedProgram, clauses: tuple[int, ...], name: str) -> bool:

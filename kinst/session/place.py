@@ -27,6 +27,7 @@ from kinst.patch.descriptors import descriptor_size
 from kinst.patch.leaders import NO_ADDRESSES
 from kinst.patch.ways import LONGEST, Choice, PlantingAbility, choose, choose_movable
 from kinst.providers import END, ERROR
+from kinst.session.perturbing import refusals_of
 from kinst.session.scratch import TABLE_ROOM, own_memory
 from kinst.session.values import (
     ChosenSite,
@@ -185,11 +186,14 @@ def _split(
         if s.function.address in bound and (prefix := kernel.rerun_prefix(s.function, s.address))
     }
     rerun = rerun_refusals(system, [(at - len(p), len(p)) for at, p in prefixes.items()])
+    changing = refusals_of(program, machine)
     kinds = _kinds([s for _, s in sites], machine, ability)
     alike: dict[int, Choice] = {}  # by kind
     for (e, site), reason, kind in zip(sites, reasons, kinds, strict=True):
         function = site.function
         why = reason if site.address in exempt else refusing[function.address] or reason
+        if changing is not None:
+            why = why or changing(e, site, prefixes.get(site.address, b""))
         if kind and not why and function.address not in bound:
             known = alike.get(kind)
             if known is None:

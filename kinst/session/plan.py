@@ -21,7 +21,7 @@ from kinst.codegen.hooks import build_trap_table
 from kinst.codegen.saved_code import FOLDER
 from kinst.codegen.site_records import InlineRecord, record_shapes
 from kinst.codegen.site_work import Arguments, Clauses, counted, exits_in, own_keys, snippets_of
-from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody, Snippet
+from kinst.core.bodies import Body, CallBody, CountBody, Exit, IndexedBody, Snippet
 from kinst.core.columns import FOLLOWING
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
@@ -42,6 +42,7 @@ from kinst.patch.descriptors import (
 from kinst.patch.plan import Hook, plan_hooks, plan_sites
 from kinst.patch.wanted import WantedSite
 from kinst.session.host_clauses import host_side, no_host_side
+from kinst.session.perturbing import exits_of
 from kinst.session.symbols import running_addresses
 from kinst.session.values import (
     Descriptors,
@@ -90,7 +91,9 @@ def plan(
         isa, scratch, placed.memory.native, side.read.address, side.user,
         parents_of(facts), facts.user_state, facts.interrupt_masks, dialect,
     )  # fmt: skip
-    here = replace(here, symbols=symbols, paths=facts.paths)
+    writes = compiled.options.destructive and not machine.never_stands
+    written = side.write.address if writes else 0
+    here = replace(here, symbols=symbols, paths=facts.paths, nofault_write=written)
     host = _compile_host(placed, places, here)
     if not parts.inside:
         return TracePlan(
@@ -103,6 +106,7 @@ def plan(
         samples=bool(parts.sampled),
         symbols=symbols,
         saved_code=cache_folder() / FOLDER,
+        nofault_write=facts.nofault_write if writes else 0,
     )
     shapes: Shapes = {}
     if not _exits(placed):
@@ -354,7 +358,10 @@ def _wanted(
             if e.clauses in code.caller and (rule := rules.get(e.key)) is not None:
                 slots |= {rule.slot}
             argument = scratch.address + descriptors.planted + k * descriptors.size
-            call = CallBody(entry, argument, slots, guard)
+            changes = code.changes[e.clauses]
+            call = CallBody(
+                entry, argument, slots, guard, changes.slots, exits_of(changes, site)
+            )  # fmt: skip
             sure = guard is not None or program.clauses[e.clauses[0]].predicate is None
             shape = shapes.get(own)
             if shape is not None and sure:
@@ -415,15 +422,21 @@ def _calls_of_choosers(
     for chooser, (address, probes) in zip(
         code.choosers, _choosing(placed, descriptors).items(), strict=True
     ):
-        slots = frozenset[int]()
+        slots, written, exits = frozenset[int](), frozenset[int](), dict[Exit, None]()
         for e, _ in probes:
+            changes = code.changes[e.clauses]
+            written |= changes.slots
+            if e.probe.site is not None:
+                exits |= dict.fromkeys(exits_of(changes, e.probe.site))
             slots |= code.slots[e.clauses] | argument_slots(isa, e, code.arguments[e.clauses])
             if e.clauses in code.caller and e.key in rules:
                 slots |= {rules[e.key].slot}
             if e.selection is not None:
                 numbers = [e.selection.number, e.selection.state or e.selection.number]
                 slots |= {one.value & POINTED_SLOT for one in numbers}
-        calls[address] = CallBody(chooser, probes[0][1], slots)
+        calls[address] = CallBody(
+            chooser, probes[0][1], slots, None, written, tuple(exits)
+        )  # fmt: skip
     return calls
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from kinst.consumer.symbols import NO_NAMES, Names
+from kinst.core.bodies import DISPLACED
 from kinst.core.errors import GoneError, TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import (
@@ -249,10 +250,14 @@ class PlantedMachine:
         probes = self._planted.stopped_at(event.pc)
         if probes:
             self.has_fired = True
+            chosen = DISPLACED
             for enabled in probes:
                 if is_active():
-                    self._runner.hit(enabled, event.cpu)
-            self._target.step_over(event.cpu, event.pc)
+                    chosen = self._runner.hit(enabled, event.cpu) or chosen
+            if chosen == DISPLACED:
+                self._target.step_over(event.cpu, event.pc)
+            else:
+                self._runner.leave(probes[0], event.cpu, chosen)
         self._resume()
 
     def wait(self, seconds: float) -> MachineEvent | None:

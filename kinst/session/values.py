@@ -333,6 +333,7 @@ class HostSide:
         read: reads the target's memory.
         read_user: reads the memory of the process that the stopped CPU runs.
         stopped: the stopped CPU.
+        write: writes the target's memory.
         user: how clause code that runs on the host reads user memory: by a call of read_user; None
             without a machine.
     """
@@ -340,6 +341,7 @@ class HostSide:
     read: native.NativeRead
     read_user: native.NativeRead
     stopped: StoppedCpu
+    write: native.NativeRead
     user: UserMemory | None = None
 
 

@@ -50,6 +50,25 @@ def native_read(read: Callable[[int, int], bytes | None]) -> NativeRead:
     return NativeRead(ctypes.cast(keep, ctypes.c_void_p).value or 0, keep)
 
 
+def native_write(write: Callable[[int, bytes], bool]) -> NativeRead:
+    """Return a C function (dst, src, size) -> 0 or an error that writes memory by calling the
+    Python function `write`.
+
+    Args:
+        write: (address, bytes) -> whether they could be written. An exception counts as False,
+            since it cannot pass through native code.
+    """
+
+    def callback(dst: int, src: int, size: int) -> int:
+        try:
+            return 0 if write(dst, ctypes.string_at(src, size)) else FAILED
+        except Exception:
+            return FAILED
+
+    keep = _READ(callback)
+    return NativeRead(ctypes.cast(keep, ctypes.c_void_p).value or 0, keep)
+
+
 def entry(address: int) -> Callable[[int, int], None]:
     """Return the native function void(u64, u64) at this address as a Python callable."""
     return _ENTRY(address)

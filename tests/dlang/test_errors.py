@@ -111,7 +111,7 @@ BODIES = [
     ("pid = 1;", "D_OP_WRITE", 1, "operator = can only be applied to a writable variable"),
     ("pid++;", "D_OP_WRITE", 1, "operator ++ can only be applied to a writable variable"),
     ("R_RAX = 1;", "D_OP_WRITE", 1, "operator = can only be applied"),
-    ("regs[R_RAX] = 1;", "D_OP_WRITE", 1, "operator = can only be applied"),
+    ("x = (regs[R_RAX] = 1);", "D_OP_WRITE", 6, "operator = can only be applied"),
     ("curthread = 0;", "D_OP_WRITE", 1, "operator = can only be applied"),
     ("1 = 2;", "D_OP_LVAL", 1, "operator = requires modifiable lvalue as an operand"),
     ("(1 + 2)++;", "D_OP_LVAL", 2, "operator ++ requires modifiable lvalue"),

@@ -34,7 +34,7 @@ class Recipe:
         start: the linked address.
         macros: facts about the ISA for kernel.c: the index of the program counter among the saved
             registers (PC), how many bytes to skip a breakpoint that is not kinst's (BREAK_SKIPS),
-            and the instructions of a load that may fault.
+            and the instructions of a load and of a store that may fault.
     """
 
     compiler: str
@@ -50,6 +50,7 @@ RECIPES = {
         0xFFFF_FFFF_8100_0000,
         {
             "PC": "16", "BREAK_SKIPS": "0", "LOAD_BYTE": '"movb (%[from]), %b[value]"',
+            "STORE_BYTE": '"movb %b[value], (%[to])"',
             "SET_ERROR": '"mov $-14, %[error]"', "JUMP_BACK": '"jmp 2b"',
         },
     ),
@@ -59,6 +60,7 @@ RECIPES = {
         0xFFFF_8000_0800_0000,
         {
             "PC": "31", "BREAK_SKIPS": "4", "LOAD_BYTE": '"ldrb %w[value], [%[from]]"',
+            "STORE_BYTE": '"strb %w[value], [%[to]]"',
             "SET_ERROR": '"mov %[error], #-14"', "JUMP_BACK": '"b 2b"',
         },
     ),
@@ -69,6 +71,7 @@ RECIPES = {
         0xFFFF_FFFF_8000_0000,
         {
             "PC": "0", "BREAK_SKIPS": "2", "LOAD_BYTE": '"lbu %[value], 0(%[from])"',
+            "STORE_BYTE": '"sb %[value], 0(%[to])"',
             "SET_ERROR": '"li %[error], -14"', "JUMP_BACK": '"j 2b"',
         },
     ),

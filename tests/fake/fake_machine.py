@@ -372,6 +372,9 @@ class FakeMachine(Target):
     def read(self, address: int, size: int) -> bytes:
         return self.memory.read(address, size)
 
+    def write(self, address: int, data: bytes) -> None:
+        self.memory.write(address, data)
+
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
         raise TargetError(f"{address:#x} is an address of the kernel, not of a process")
 
@@ -434,6 +437,11 @@ class FakeMachine(Target):
     def registers(self, cpu: int) -> Mapping[str, int]:
         assert not self.running, "registers are read while the machine runs"
         return self.processors[cpu].registers()
+
+    def write_registers(self, cpu: int, values: Mapping[str, int]) -> None:
+        assert not self.running
+        for name, value in values.items():
+            self.processors[cpu].set(name, value)
 
     def insert_breakpoint(self, address: int) -> None:
         assert not self.running

@@ -21,7 +21,7 @@ from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.isa import Isa
 from kinst.core.machine import KernelLocation, Target
 from kinst.core.probe import Function
-from kinst.core.system import Access, Clock, Facts, PerCpu, System, VirtualLayout
+from kinst.core.system import Access, Clock, Facts, PerCpu, Signals, System, VirtualLayout
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.systems import FileRules
@@ -34,7 +34,9 @@ COMM_SIZE = 16
 # struct per_cpu of kernel.c.
 CURRENT, CPU_NUMBER = 0, 8
 # Functions that a hit itself executes.
-OWN = ("break_entry", "fault_entry", "handle_break", "find_fixup", "read_nofault", "save", "leave")
+OWN = ("break_entry", "fault_entry", "handle_break", "find_fixup", "read_nofault", "write_nofault",
+       "queue_work", "send_signal", "end_kernel", "save", "leave")  # fmt: skip
+SIGNAL_OF_STOP = 19
 CLOCK = Clock(0, 0, 1 << 10, 10, 1_000_000_000, 5_000_000)
 PER_CPU = {
     "amd64": PerCpu(256),
@@ -92,6 +94,11 @@ class FakeSystem(BasicSystem):
             cpus=machine.cpus,
             builtins=builtins(machine.hardware),
             nofault_read=kernel.address("read_nofault") if nofault else 0,
+            nofault_write=kernel.address("write_nofault") if nofault else 0,
+            panic=kernel.address("end_kernel"),
+            signals=Signals(
+                kernel.address("queue_work"), 16, kernel.address("send_signal"), SIGNAL_OF_STOP
+            ),
             trap_hook=kernel.address("handle_break") if traps else 0,
             trap_pc_offset=offset,
             trap_pc_delta=delta,

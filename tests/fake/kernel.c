@@ -118,6 +118,74 @@ NOINLINE USED long read_nofault(u8 *to, const u8 *from, u64 size)
 	return 0;
 }
 
+/* One byte to anywhere; 0, or -EFAULT when it cannot be written. */
+static inline int put_byte(u8 *to, u8 value)
+{
+	long error = 0;
+
+	__asm__ volatile("1: " STORE_BYTE "\n"
+			 "2:\n"
+			 ".pushsection .text.fixup, \"ax\"\n"
+			 "3: " SET_ERROR "\n"
+			 JUMP_BACK "\n"
+			 ".popsection\n"
+			 ".pushsection ex_table, \"a\"\n"
+			 ".balign 8\n"
+			 ".quad 1b, 3b\n"
+			 ".popsection\n"
+			 : [error] "+r"(error)
+			 : [to] "r"(to), [value] "r"(value)
+			 : "memory");
+	return (int)error;
+}
+
+NOINLINE USED long write_nofault(u8 *to, const u8 *from, u64 size)
+{
+	for (u64 i = 0; i < size; i++)
+		if (put_byte(to + i, from[i]))
+			return -EFAULT;
+	return 0;
+}
+
+/* What clauses call. */
+
+struct work {
+	u64 node[2];
+	void (*function)(struct work *);
+};
+
+USED struct work *queued;
+USED u64 sent_signal, sent_to, last_words;
+
+NOINLINE USED long queue_work(struct work *one)
+{
+	queued = one;
+	return 1;
+}
+
+NOINLINE USED long send_signal(u64 signal, struct task *to, u64 more)
+{
+	sent_signal = signal + more;
+	sent_to = to->pid;
+	return 0;
+}
+
+NOINLINE USED void end_kernel(const u64 *text)
+{
+	last_words = *text;
+}
+
+/* The interrupt in which queued work is done. */
+NOINLINE USED long do_work(void)
+{
+	struct work *one = queued;
+
+	queued = 0;
+	if (one)
+		one->function(one);
+	return one != 0;
+}
+
 /* What is traced. */
 
 static inline __attribute__((always_inline)) long mix(long a, long b)

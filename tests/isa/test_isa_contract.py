@@ -78,7 +78,13 @@ def test_registers_are_told_apart(isa: Isa) -> None:
     assert not set(d_names) & set(isa.unavailable_registers)
     assert all(why for why in isa.unavailable_registers.values())
     slots = {r.slot for r in isa.registers}
-    assert slots == set(range(isa.frame_slots)), "the frame has no slot that is nothing's"
+    own = slots | {isa.exit_slot} - {-1}
+    assert own == set(range(isa.frame_slots)), "the frame has no slot that is nothing's"
+    assert isa.exit_slot not in slots
+    assert not isa.writable_slots & {isa.pc_slot, isa.sp_slot, *isa.fixed_slots}
+    assert isa.writable_slots | set(isa.fixed_slots) <= slots
+    assert isa.link_slot == -1 or isa.link_slot in slots
+    assert isa.exit_slot < 0 or isa.result_slot in isa.writable_slots
     assert {isa.pc_slot, isa.sp_slot, isa.result_slot} <= slots
     assert isa.pc_slot != isa.sp_slot
     assert set(isa.argument_slots) <= slots

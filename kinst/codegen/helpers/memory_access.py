@@ -281,6 +281,67 @@ def write_user(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> I
     return firing.code.call(firing.unit.helper("write_user", _write_write_user), (to, source, size))
 
 
+def _write_write_kernel(unit: Unit, name: str) -> IrFunction:
+    """Return the LLVM function write_kernel(dst, src, size), which copies to memory of the traced
+    kernel and returns 0 on success and another value on failure.  Scratch is never written.
+
+    The kernel's function that writes does not check its address as the function that reads does
+    (copy_from_kernel_nofault_allowed() of mm/maccess.c); an address of a process would be an oops.
+    So the bytes are read first.
+    """
+    code, machine = unit.function(name, 3), unit.machine
+    dst, src, size = code.params
+    start = const(machine.scratch.address)
+    leave(code, code.icmp("ult", code.op("sub", dst, start), machine.scratch.size), const(1))
+    leave(code, code.icmp("ult", code.op("sub", start, dst), size), const(1))
+    if machine.host:
+        code.ret(code.call_c(machine.nofault_write, (dst, src, size)))
+        return code
+    buffer, done = code.buffer(BUFFER), code.local(64)
+
+    def piece() -> None:
+        at = code.get(done)
+        rest = code.op("sub", size, at)
+        length = code.select(code.icmp("ult", rest, BUFFER), rest, const(BUFFER))
+        to = code.op("add", dst, at)
+        _call_kernel(code, machine.nofault_read, buffer, to, length)
+        _copy_between(code, buffer, code.op("add", src, at), length)
+        _call_kernel(code, machine.nofault_write, to, buffer, length)
+        code.set(done, code.op("add", at, length))
+
+    loop(code, lambda: code.icmp("ult", code.get(done), size), piece)
+    code.ret(const(0))
+    return code
+
+
+def write_kernel(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
+    """Emit a call that copies `size` bytes from memory of the clause to memory of the traced
+    kernel; return its result, which is 0 on success and another value on failure.
+    """
+    helper = firing.unit.helper("write_kernel", _write_write_kernel)
+    return firing.code.call(helper, (to, source, size))
+
+
+def write_anywhere(firing: Firing, to: IrValue, source: IrValue, size: int) -> None:
+    """Emit LLVM IR that copies `size` bytes from memory of the clause to memory that the clause may
+    write or to memory of the traced kernel.  The emitted code faults if neither can be written.
+    """
+    code = firing.code
+    here, bad = _unwritable(firing, to, const(size))
+    kernel, own, done = (code.fresh(n) for n in ("kernel", "own", "stored"))
+    code.branch(bad, kernel, own)
+    code.block(own)
+    at = code.local(64)
+    code.set(at, const(0))
+    copy_bytes(code, at, here, source, const(size))
+    code.jump(done)
+    code.block(kernel)
+    failed = write_kernel(firing, to, source, const(size))
+    firing.faults.add(code, code.icmp("ne", failed, 0), FAULT_BADADDR, to)
+    code.jump(done)
+    code.block(done)
+
+
 def allocate_zeros(firing: Firing, size: IrValue) -> IrValue:
     """Emit LLVM IR that allocates `size` zero bytes until the clause ends; return their address.
     The emitted code faults if scratch space runs out.
@@ -304,8 +365,18 @@ def writable(firing: Firing, address: IrValue, size: IrValue) -> IrValue:
     """Emit LLVM IR that checks whether the clause may write `size` bytes at an address; return the
     address as local_address() converts it.
 
-    A clause may write its own alloca() memory and D variables that are not dynamic.  The emitted
-    code faults for any other bytes.
+    The emitted code faults for bytes that the clause may not write.
+    """
+    here, bad = _unwritable(firing, address, size)
+    firing.faults.add(firing.code, bad, FAULT_BADADDR, address)
+    return here
+
+
+def _unwritable(firing: Firing, address: IrValue, size: IrValue) -> tuple[IrValue, IrValue]:
+    """Emit LLVM IR that tests whether any of the `size` bytes at an address is not memory that any
+    clause may write; return the address as local_address() converts it, and an i1.
+
+    A clause may write its own alloca() memory and D variables that are not dynamic.
     """
     code, unit = firing.code, firing.unit
     here = local_address(unit, code, address) if unit.variable_pointers else address
@@ -316,8 +387,7 @@ def writable(firing: Firing, address: IrValue, size: IrValue) -> IrValue:
         start = const(unit.machine.address(scratch.globals))
         for area, length in ((start, layout.globals_size), (local, layout.clause_size)):
             bad = code.op("and", bad, _outside(code, here, size, area, const(length)))
-    firing.faults.add(code, bad, FAULT_BADADDR, address)
-    return here
+    return here, bad
 
 
 def _outside(

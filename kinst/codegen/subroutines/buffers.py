@@ -13,6 +13,7 @@ from kinst.codegen.helpers.memory_access import (
     read,
     read_user,
     writable,
+    write_kernel,
     write_user,
 )
 from kinst.codegen.helpers.strings_in_memory import read_user_string
@@ -132,8 +133,29 @@ def copyout(firing: Firing, args: Args) -> Lowered:
     source, to, size = pointer(firing, args[0]), number(firing, args[1]), number(firing, args[2])
     between = firing.allocate(size)
     fault_if_failed(firing, read(firing, between, source, size), source)
-    fault_if_failed(firing, write_user(firing, to, between, size), to)
+    _write_out(firing, to, between, size)
     return const(0)
+
+
+def _write_out(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> None:
+    """Emit LLVM IR that copies bytes to the traced process or, if clauses may write the kernel's
+    memory, to an address in the kernel's half of the address space. A bad address faults.
+    """
+    code, machine = firing.code, firing.unit.machine
+    if machine.host or not machine.nofault_write:
+        fault_if_failed(firing, write_user(firing, to, source, size), to)
+        return
+    if machine.user is None:
+        fault_if_failed(firing, write_kernel(firing, to, source, size), to)
+        return
+    failed = code.local(64)
+    when(
+        code,
+        code.icmp("slt", to, 0),
+        lambda: code.set(failed, write_kernel(firing, to, source, size)),
+        lambda: code.set(failed, write_user(firing, to, source, size)),
+    )
+    fault_if_failed(firing, code.get(failed), to)
 
 
 @subroutine("void copyoutstr(const char *, uintptr_t, size_t)", destructive=True)
@@ -147,7 +169,7 @@ def copyoutstr(firing: Firing, args: Args) -> Lowered:
     measure = firing.unit.helper("length", write_length)
     whole = code.op("add", code.call(measure, (source, strsize)), 1)
     size = code.select(code.icmp("ult", whole, size), whole, size)
-    fault_if_failed(firing, write_user(firing, to, source, size), to)
+    _write_out(firing, to, source, size)
     return const(0)
 
 

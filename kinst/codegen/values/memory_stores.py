@@ -1,15 +1,23 @@
 """LLVM IR of stores through pointers: to the clause's own allocations and to D variables.
 
-Clauses may write no other memory.  The emitted code checks every address at run time, however the
-address was computed (DTrace's dtrace_canstore()).
+The emitted code checks every address at run time, however the address was computed (DTrace's
+dtrace_canstore()).  Clauses may write no other memory, unless the user permits destructive actions
+(-w): then a store through a pointer that belongs to no D variable may also change the traced
+kernel's memory (CodeMachine.nofault_write).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from kinst.codegen.firing import Firing, Lowered, Text
-from kinst.codegen.helpers.memory_access import allocate_zeros, local_address, read_bytes, writable
+from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Text
+from kinst.codegen.helpers.memory_access import (
+    allocate_zeros,
+    local_address,
+    read_bytes,
+    writable,
+    write_anywhere,
+)
 from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.layout.variable_places import bits_of, memory_size, size_of
 from kinst.codegen.ssa import IrValue, const
@@ -47,6 +55,10 @@ def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
     address = code.convert(target, 64, signed=False)
     if expr.root is not None:
         firing.old.pop()
+    if expr.variable is None and firing.unit.machine.nofault_write:
+        if whole:
+            return _write_bytes(firing, expr, address, lower)
+        return _write_number(firing, expr, address, value, lower)
     if whole:
         return _store_bytes(firing, expr, address, base, lower)
     size = (expr.bit + expr.bits + 7) // 8 if expr.bits else bits_of(expr.type) // 8
@@ -62,6 +74,53 @@ def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
     if expr.post:
         return old
     return _field(firing, expr, code.convert(value, 64, signed=False)) if expr.bits else value
+
+
+def _write_number(
+    firing: Firing, expr: Store, address: IrValue, value: Lowered | None, lower: Lower
+) -> Lowered:
+    """Emit LLVM IR that stores a number or a bit-field to memory of the clause or of the traced
+    kernel; return the stored value, or the old value if expr.post is set.
+
+    The new bytes are made in the clause's working memory.
+
+    Args:
+        value: the number; None if it depends on the old value and is still to be computed.
+    """
+    code = firing.code
+    size = (expr.bit + expr.bits + 7) // 8 if expr.bits else bits_of(expr.type) // 8
+    room = code.add(firing.temp(), TEMP_WORD)
+    old = const(0)
+    if value is None:
+        read_bytes(firing, address, room, size)
+        old = _read(firing, expr, room)
+        firing.old.append(old)
+        value = lower(firing, expr.value)
+        firing.old.pop()
+    if not isinstance(value, IrValue):
+        raise KinstError(f"{expr.span}: the assigned value is a string, not a number")
+    if expr.bits:
+        read_bytes(firing, address, room, size)
+    _write(firing, expr, room, value)
+    write_anywhere(firing, address, room, size)
+    if expr.post:
+        return old
+    return _field(firing, expr, code.convert(value, 64, signed=False)) if expr.bits else value
+
+
+def _write_bytes(firing: Firing, expr: Store, address: IrValue, lower: Lower) -> Lowered:
+    """Emit LLVM IR that stores a string, a structure or an array to memory of the clause or of the
+    traced kernel; return the string, or the address of a copy of the stored bytes.
+    """
+    size = size_of(expr.type, firing.unit.layout.strsize)
+    value = lower(firing, expr.value)
+    room = firing.text_room(size)
+    if isinstance(value, Text):
+        copy_text(firing, value, room, size, pad=True)
+    else:
+        read_bytes(firing, value, room, size)
+    write_anywhere(firing, address, room, size)
+    return Text(room, size) if isinstance(value, Text) else room
 
 
 def snapshot(firing: Firing, expr: TranslatedStruct, lower: Lower) -> Lowered:

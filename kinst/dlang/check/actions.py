@@ -43,12 +43,11 @@ from kinst.dlang.types.conversions import cast, is_integer, is_scalar, is_string
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.walk import expressions
 
+LAST_WORDS = b"kinst: panic() in a D program"  # of a kernel that panic() ends
+MOST_OFFSET = (1 << 31) - 1024  # of goto()
+
 REFUSED = {
     "breakpoint": "the kernel in the VM has no debugger of its own; kinst is attached to it",
-    "panic": "ending the guest would end the trace with it: exit() ends the trace",
-    "raise": "a signal cannot be sent from a probe: it takes locks that the probed code may hold",
-    "stop": "a process cannot be stopped from a probe: it takes locks that the probed code may"
-    " hold",
 }
 
 
@@ -56,12 +55,34 @@ def is_destructive(action: typed.Action) -> bool:
     """Return whether an action needs the option -w."""
     if isinstance(action, typed.PerformAction):
         return action.name in ("system", "freopen")
-    return isinstance(action, typed.ChillAction | typed.RefusedAction)
+    return isinstance(
+        action,
+        typed.ChillAction
+        | typed.RefusedAction
+        | typed.PerturbAction
+        | typed.PanicAction
+        | typed.RaiseAction,
+    )
 
 
 def destructive_name(action: typed.Action) -> str:
-    """Return the name in D of a destructive action."""
-    return action.name if isinstance(action, typed.PerformAction | typed.RefusedAction) else "chill"
+    """Return the name in D of a destructive action, such as "system( )" or "regs[ ] ="."""
+    match action:
+        case typed.PerformAction() | typed.RefusedAction():
+            return f"{action.name}( )"
+        case typed.SetRegisterAction():
+            return "regs[ ] ="
+        case typed.ReturnAction():
+            return "return( )"
+        case typed.SkipAction():
+            return "skip( )"
+        case typed.GotoAction():
+            return "goto( )"
+        case typed.PanicAction():
+            return "panic( )"
+        case typed.RaiseAction():
+            return "stop( )" if action.signal is None else "raise( )"
+    return "chill( )"
 
 
 def _written(nodes: Sequence[tree.ExprNode]) -> tuple[str, ...]:
@@ -141,17 +162,85 @@ def _chill(node: tree.CallNode, scope: Scope) -> typed.Action:
     return typed.ChillAction(node.span, cast(duration, UINT64))
 
 
+def _return(node: tree.CallNode, scope: Scope) -> typed.Action:
+    expect_arguments(node, 1, 1)
+    value = check(node.arguments[0], scope)
+    if not is_scalar(value.type):
+        raise _mismatch("return", 1, "integer or pointer", value)
+    return typed.ReturnAction(node.span, value)
+
+
+def _skip(node: tree.CallNode, scope: Scope) -> typed.Action:
+    expect_arguments(node, 0, 0)
+    return typed.SkipAction(node.span)
+
+
+def _goto(node: tree.CallNode, scope: Scope) -> typed.Action:
+    """Check a call of goto(offset); return its action. Raises DError D_PROTO_ARG if the offset is
+    not a constant from 0 to MOST_OFFSET.
+    """
+    expect_arguments(node, 1, 1)
+    offset = check(node.arguments[0], scope)
+    if not isinstance(offset, typed.IntConst) or not 0 <= offset.value <= MOST_OFFSET:
+        raise _mismatch("goto", 1, "offset of an instruction (integer constant)", offset)
+    return typed.GotoAction(node.span, offset.value)
+
+
+def _is_register(node: tree.ExprNode, scope: Scope) -> bool:
+    """Return whether an expression is regs[...]."""
+    if not isinstance(node, tree.IndexNode) or not isinstance(node.base, tree.NameNode):
+        return False
+    return node.base.name == "regs" and "regs" not in scope.variables
+
+
+def _set_register(node: tree.AssignmentNode, scope: Scope) -> typed.Action:
+    """Check the statement regs[index] = value, or regs[index] op= value; return its action. Raises
+    DError D_OP_LVAL if the register cannot be assigned.
+    """
+    register = check(node.left, scope)
+    assert isinstance(register, typed.RegisterRead)
+    assert isinstance(register.index, typed.IntConst)
+    index = register.index.value
+    reason = scope.environment.fixed_registers.get(index)
+    if reason is not None:
+        message = f"{unparse_expression(node.left)} cannot be assigned: {reason}"
+        raise DError(message, node.left.span, "D_OP_LVAL")
+    right = node.right
+    if node.op != "=":
+        right = tree.InfixNode(node.span, node.op.removesuffix("="), node.left, node.right)
+    value = check(right, scope)
+    if not is_scalar(value.type):
+        message = f"regs[ ] cannot have a value of type {value.type}"
+        raise DError(message, value.span, "D_OP_INCOMPAT", "an integer or a pointer")
+    return typed.SetRegisterAction(node.span, index, cast(value, UINT64))
+
+
+def _panic(node: tree.CallNode, scope: Scope) -> typed.Action:
+    expect_arguments(node, 0, 0)
+    text = typed.StrConst(StringType(len(LAST_WORDS) + 1), node.span, LAST_WORDS)
+    return typed.PanicAction(node.span, text)
+
+
+def _raise(node: tree.CallNode, scope: Scope) -> typed.Action:
+    expect_arguments(node, 1, 1)
+    signal = check(node.arguments[0], scope)
+    if not is_integer(signal.type):
+        raise _mismatch("raise", 1, "int", signal)
+    return typed.RaiseAction(node.span, cast(signal, UINT64))
+
+
+def _stop(node: tree.CallNode, scope: Scope) -> typed.Action:
+    expect_arguments(node, 0, 0)
+    return typed.RaiseAction(node.span, None)
+
+
 def _refused(node: tree.CallNode, scope: Scope) -> typed.Action:
-    """Check a call of panic(), raise() or the like, which kinst refuses later; return its action.
-    kinst refuses these actions only after the check, so that a program without -w gets the message
-    that they need -w.
+    """Check a call of breakpoint(), which kinst refuses later; return its action.  kinst refuses it
+    only after the check, so that a program without -w gets the message that it needs -w.
     """
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name
-    expect_arguments(node, *((1, 1) if name == "raise" else (0, 0)))
-    for argument in node.arguments:
-        if isinstance(check(argument, scope).type, StringType):
-            raise _mismatch(name, 1, "int", check(argument, scope))
+    expect_arguments(node, 0, 0)
     return typed.RefusedAction(node.span, name, REFUSED[name])
 
 
@@ -250,6 +339,8 @@ def statement(
     """
     if isinstance(node, tree.AssignmentNode) and is_aggregation(node.left):
         return aggregate(node, scope, aggregations)
+    if isinstance(node, tree.AssignmentNode) and _is_register(node.left, scope):
+        return _set_register(node, scope)
     if is_aggregation(node):
         name = parts_of(node)[0].name
         message = f"expression has null effect: @{name}"
@@ -392,6 +483,12 @@ _HANDLERS: dict[str, _Handler] = {
     "chill": _effect(_chill),
     "freopen": _with_format,
     "ftruncate": _effect(_ftruncate),
+    "goto": _effect(_goto),
+    "panic": _effect(_panic),
+    "raise": _effect(_raise),
+    "return": _effect(_return),
+    "skip": _effect(_skip),
+    "stop": _effect(_stop),
     "setopt": _effect(_setopt),
     "system": _with_format,
     "tracemem": _effect(_tracemem),

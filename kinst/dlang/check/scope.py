@@ -85,6 +85,8 @@ class Environment:
     measures: Mapping[str, typed.Measure] = field(default_factory=dict)
     # Returns the traced system's part of D; called when a program first needs it.
     dialect: Callable[[], Dialect] = lambda: UNKNOWN
+    # Why a register cannot be assigned, by its index in regs[]; the other registers can.
+    fixed_registers: Mapping[int, str] = field(default_factory=dict)
 
 
 class Scope:

@@ -490,6 +490,8 @@ def _is_memory(node: tree.ExprNode, scope: Scope) -> bool:
         return not named and not isinstance(base, tree.AggregationNode) and not is_inline_array(
             base, scope
         )  # fmt: skip
+    if isinstance(node, tree.NameNode):
+        return "`" in node.name
     return isinstance(node, tree.MemberNode)
 
 

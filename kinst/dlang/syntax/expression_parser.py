@@ -13,7 +13,7 @@ from collections.abc import Callable
 from kinst.core.errors import DError, Span
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.lexer import Lexer, Token
-from kinst.dlang.syntax.type_parser import KEYWORDS, MAX_DEPTH, TypeParser
+from kinst.dlang.syntax.type_parser import ACTION_KEYWORDS, KEYWORDS, MAX_DEPTH, TypeParser
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.type_names import STARTS_TYPE, TYPEDEFS, words
 
@@ -225,7 +225,10 @@ class ExpressionParser(TypeParser):
         if token.text == "offsetof":
             return self._offsetof()
         if token.text in KEYWORDS:
-            raise self.unexpected(f"{token.text} is a reserved word")
+            after = self.lexer.expression(token.end)
+            if token.text not in ACTION_KEYWORDS or after.kind != "op" or after.text != "(":
+                hint = f"{token.text}(...)" if token.text in ACTION_KEYWORDS else ""
+                raise self.unexpected(hint or f"{token.text} is a reserved word")
         self.args_used = self.args_used or token.text == "args"
         self.advance()
         if (token.text in TYPEDEFS or token.text in self.typedefs) and (

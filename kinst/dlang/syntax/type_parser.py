@@ -36,6 +36,7 @@ KEYWORDS = (
     | BASE_WORDS
     | QUALIFIERS
 )
+ACTION_KEYWORDS = words("goto return")  # keywords that are names of actions if ( follows
 CLASSES = words("auto register static extern typedef self this")  # storage classes
 _ATTRIBUTES = words("short long signed unsigned")
 

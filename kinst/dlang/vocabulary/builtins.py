@@ -105,10 +105,9 @@ AGGREGATING = {
 }
 
 ACTIONS = words(
-    "breakpoint chill clear commit denormalize discard exit freopen ftruncate func jstack mod"
-    " normalize"
-    " panic print printa printf raise setopt speculate stack stop sym system trace tracemem trunc"
-    " uaddr ufunc umod ustack usym"
+    "breakpoint chill clear commit denormalize discard exit freopen ftruncate func goto jstack"
+    " mod normalize panic print printa printf raise return setopt skip speculate stack stop sym"
+    " system trace tracemem trunc uaddr ufunc umod ustack usym"
 )
 
 ACTIONS_NOT_YET = words("printm printt")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from iced_x86 import InstructionInfoFactory, OpAccess, Register, RegisterExt
+
 from kinst.core.instruction import Instruction
 from kinst.isa import _x86
 from kinst.isa._plain import PlainDisassembly
@@ -15,6 +17,7 @@ from kinst.isa._x86_length import LONGEST, length_at
 PLAIN = PlainDisassembly(module=_x86.__name__)
 UNKNOWN = "its bytes are not one known instruction"
 _PADDING = _x86.numbers("int3 nop")
+_WRITES = {OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE}
 
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:
@@ -41,6 +44,18 @@ def padding(code: bytes) -> int:
             break
         size += instruction.len
     return size
+
+
+def unskippable(code: bytes, address: int) -> str:
+    instruction = _x86.only(code, address)
+    if instruction is None:
+        return UNKNOWN
+    changed = {
+        RegisterExt.full_register(one.register)
+        for one in InstructionInfoFactory().info(instruction).used_registers()
+        if one.access in _WRITES
+    }
+    return "it changes the stack pointer" if Register.RSP in changed else ""
 
 
 def is_nop(code: bytes) -> bool:

@@ -161,6 +161,17 @@ def hop_if_rcx_zero(distance: int) -> bytes:
     return b"\xe3" + struct.pack("<b", distance)
 
 
+def compare(register: int, value: int) -> bytes:
+    """Encode cmp register, value, for 64 bits; only for the first eight registers and for values
+    that fit in 32 bits as signed numbers."""
+    return b"\x48\x81" + bytes((0xF8 | register,)) + disp32(value)
+
+
+def skip_if_not_equal(distance: int) -> bytes:
+    """Encode a jne over the next `distance` bytes, always in the form with 4 bytes of distance."""
+    return b"\x0f\x85" + disp32(distance)
+
+
 def read_segment(to: int, segment: int) -> bytes:
     """Encode a mov from a segment register (0 es, 1 cs, 2 ss, 3 ds, 4 fs, 5 gs), zero-extended, to
     one of the first eight registers."""

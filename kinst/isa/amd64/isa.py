@@ -65,6 +65,8 @@ class Amd64(Isa):
     # function's first instruction.
     stack_arguments = 8
     result_slot = regs.SLOT["rax"]
+    exit_slot = regs.EXIT_SLOT
+    writable_slots, fixed_slots = regs.WRITABLE, regs.FIXED
     dwarf_registers = regs.DWARF
     # System V ABI, 3.2.1, "Registers and the Stack Frame".
     kept_registers = ("R_RBX", "R_RBP", "R_R12", "R_R13", "R_R14", "R_R15")
@@ -88,6 +90,7 @@ class Amd64(Isa):
     decode = staticmethod(decoder.decode)
     undecoded = staticmethod(decoder.undecoded)
     is_nop = staticmethod(decoder.is_nop)
+    unskippable = staticmethod(decoder.unskippable)
     padding = staticmethod(decoder.padding)
     flow = staticmethod(control.flow)
     guarded_call = staticmethod(call_arguments.guarded_call)

@@ -7,7 +7,8 @@ are numbered by the same rule.
 
 The frame is an array of u64, in the order in which a trampoline fills it: flags, r11, rsi and rdi
 are pushed first, so they lie at the top; the registers that clauses use most come next below. A
-trampoline does not reserve the slots below the lowest one that it needs.
+trampoline does not reserve the slots below the lowest one that it needs. The slot "exit" is no
+register's (Isa.exit_slot).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from kinst.isa.amd64 import encode as e
 
 _ORDER = (
     "gs_base", "fs_base", "gs", "fs", "es", "ds", "ss", "cs", "r15", "r14", "r13", "r12", "rbx",
-    "rbp", "r10", "rip", "rsp", "rax", "r9", "r8", "rcx", "rdx", "rdi", "rsi", "r11", "eflags",
+    "rbp", "r10", "exit", "rip", "rsp", "rax", "r9", "r8", "rcx", "rdx", "rdi", "rsi", "r11",
+    "eflags",
 )  # fmt: skip
 
 SLOT = MappingProxyType({name: slot for slot, name in enumerate(_ORDER)})
@@ -27,6 +29,7 @@ FRAME_SLOTS = len(_ORDER)
 PC_SLOT = SLOT["rip"]
 SP_SLOT = SLOT["rsp"]
 FLAGS_SLOT = SLOT["eflags"]
+EXIT_SLOT = SLOT["exit"]
 
 # Slots that the trampoline fills first, by push, from the top of the frame.
 PUSHED = frozenset(SLOT[name] for name in ("eflags", "r11", "rsi", "rdi"))
@@ -72,10 +75,21 @@ REGISTERS = tuple(
     + [Register(d_name, n, SLOT[name], name) for d_name, n, name in _I386_NAMES]
 )
 
+WRITABLE = frozenset((*GENERAL, *(PUSHED - {FLAGS_SLOT})))
+_SEGMENTED = "kinst does not change segments and their bases"
+FIXED = MappingProxyType(
+    {
+        SP_SLOT: "the trampoline finds its frame by the stack pointer",
+        PC_SLOT: "goto(OFFSET) continues elsewhere in the function",
+        FLAGS_SLOT: "flags stay as they are: change what the instruction before compares",
+        **dict.fromkeys((*SEGMENT, *BASE_MSR), _SEGMENTED),
+    }
+)
+
 # System V ABI, 3.2.3: integer arguments.
 NAMED = NamedRegisters(
     "amd64", REGISTERS, tuple(SLOT[name] for name in ("rdi", "rsi", "rdx", "rcx", "r8", "r9")),
-    SP_SLOT,
+    SP_SLOT, SLOT["rax"], EXIT_SLOT, WRITABLE, FIXED,
 )  # fmt: skip
 
 # System V ABI, figure 3.36: DWARF's numbers; 16 is the return address.

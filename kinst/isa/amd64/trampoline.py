@@ -9,13 +9,19 @@ the called code preserves everything else (LLVM's preserve_mostcc preserves ever
 but r11). After a call, popf restores the flags: it restores IF, DF and the arithmetic flags in one
 instruction. It ends QEMU's translation block, but so would sti, the alternative for IF. The stack
 is not realigned: clauses are compiled without vector registers and with 8-byte stack alignment.
+
+If clauses may change registers (regs[R_RAX] = 1), these registers are loaded from the frame after
+the calls. If clauses may choose where control goes (CallBody.exits), they store the number of an
+exit in the frame. After the calls, code for each exit compares the number, restores everything as
+the code before the displaced instruction does, and leaves by a jump or, to return from the
+function, by ret.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinst.core.bodies import Body, CallBody, CountBody, divided
+from kinst.core.bodies import Body, CallBody, CountBody, Exit, divided, frame_use
 from kinst.core.displaced import UNCHAINED, Onward, Refused, Relocated, refuses_out_of_reach
 from kinst.core.probe import Site
 from kinst.isa.amd64 import encode as e
@@ -79,27 +85,53 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes
     Args:
         bodies: the work; at least one body is a call.
     """
-    slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
-    code, end = call_frame(slots, site.address)
+    use = frame_use(bodies)
+    slots = use.slots | {r.EXIT_SLOT} if use.exits else use.slots
+    code, end = call_frame(slots, site.address, use.written)
     for body in bodies:
         if isinstance(body, CallBody):
             code += e.load_value(e.RDI, body.argument)
             code += e.call(to + len(code), body.entry)
         else:
             code += count(body)
+    if use.exits:
+        code += e.load(e.RDI, (r.EXIT_SLOT - _lowest(slots)) * _WORD)
+        for one in use.exits:
+            code += _exit(to + len(code), one, end)
     return code + end
 
 
-def call_frame(slots: frozenset[int], address: int) -> tuple[bytes, bytes]:
+def _exit(at: int, chosen: Exit, end: bytes) -> bytes:
+    """Return code at the address `at` that takes an exit if rdi, the frame's exit slot, has the
+    exit's number.
+
+    Args:
+        end: code that restores the registers and removes the frame.
+    """
+    test = e.compare(e.RDI, chosen.number)
+    size = len(test) + len(e.skip_if_not_equal(0)) + len(end)
+    go = e.jump(at + size, chosen.target, "the exit") if chosen.target else e.RET
+    return test + e.skip_if_not_equal(len(end) + len(go)) + end + go
+
+
+def _lowest(slots: frozenset[int]) -> int:
+    """Return the lowest slot of a frame in which these slots are to be filled."""
+    return min((*(slots - r.PUSHED), r.LOWEST_PUSHED))
+
+
+def call_frame(
+    slots: frozenset[int], address: int, written: frozenset[int] = frozenset()
+) -> tuple[bytes, bytes]:
     """Return code that makes a frame of saved registers for calls, and code that removes the frame
     after them.
 
     Args:
         slots: the slots of the frame to fill.
         address: address of the site. The code depends on it only if PC_SLOT is one of `slots`.
+        written: slots, among `slots`, from which registers are loaded before the frame is removed.
     """
     stored = sorted(slots - r.PUSHED)
-    lowest = stored[0] if stored else r.LOWEST_PUSHED
+    lowest = _lowest(slots)
     reserved = (r.LOWEST_PUSHED - lowest) * _WORD
     code = e.PUSHFQ + e.CLI + e.CLD + e.push(e.R11) + e.push(e.RSI) + e.push(e.RDI)
     if reserved:
@@ -107,7 +139,10 @@ def call_frame(slots: frozenset[int], address: int) -> tuple[bytes, bytes]:
     for slot in stored:
         code += _fill(slot, (slot - lowest) * _WORD, (r.FRAME_SLOTS - lowest) * _WORD, address)
     code += e.lea(e.RSI, -lowest * _WORD) if lowest else e.move(e.RSI, e.RSP)
-    end = e.lea(e.RSP, reserved) if reserved else b""
+    end = b"".join(
+        e.load(r.GENERAL[slot], (slot - lowest) * _WORD) for slot in sorted(written - r.PUSHED)
+    )
+    end += e.lea(e.RSP, reserved) if reserved else b""
     return code, end + e.pop(e.RDI) + e.pop(e.RSI) + e.pop(e.R11) + e.POPFQ
 
 
@@ -125,6 +160,8 @@ def _fill(slot: int, offset: int, frame_end: int, address: int) -> bytes:
         return e.lea(e.RDI, frame_end) + e.store(offset, e.RDI)
     if slot == r.PC_SLOT:
         return e.store_value(offset, address, e.RDI)
+    if slot == r.EXIT_SLOT:
+        return e.store_value(offset, 0, e.RDI)
     if slot in r.SEGMENT:
         return e.read_segment(e.RDI, r.SEGMENT[slot]) + e.store(offset, e.RDI)
     # rdmsr returns its value in edx:eax.

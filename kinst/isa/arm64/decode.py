@@ -5,6 +5,7 @@ Tested by tests/isa/test_isa_contract.py and tests/isa/test_plain_text.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,6 +19,9 @@ from kinst.isa.arm64.encode import SIZE
 _DISASSEMBLER = Cs(CS_ARCH_ARM64, CS_MODE_ARM)
 _CHUNK = 1 << 16  # capstone keeps all that it decoded in one call in memory
 UNKNOWN = ".inst"  # start of the text of a word that does not decode
+
+# First operand sp (add sp, sp, #16), or [sp, #16]! or [sp], #16; and msr spsel, which chooses sp.
+_MOVES_STACK = re.compile(r"^(?!cmp|cmn)\S+ w?sp\b|\[sp\b[^\]]*\]!|\[sp\],|^msr spsel")
 
 PLAIN = PlainDisassembly(CS_ARCH_ARM64, CS_MODE_ARM, SIZE)
 
@@ -40,6 +44,18 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
             text = f"{UNKNOWN} {int.from_bytes(unknown, 'little'):#010x}"
             yield Instruction(address + at, unknown, text)
             at += SIZE
+
+
+def unskippable(code: bytes, address: int) -> str:
+    """Return why skip() may not leave out an instruction (Isa.unskippable()).
+
+    The stack pointer can be an instruction's first operand, or the base of an address that is
+    written back; in both forms the assembler's syntax shows it.
+    """
+    text = text_of(code, address)
+    if not text:
+        return "its bytes are not one known instruction"
+    return "it changes the stack pointer" if _MOVES_STACK.search(text) else ""
 
 
 def sizes(code: bytes) -> npt.NDArray[np.int64]:

@@ -88,6 +88,11 @@ def sub(to: int, from_: int, value: int) -> bytes:
     return word(0xD1000000 | value << 10 | from_ << 5 | to)
 
 
+def subtract(to: int, left: int, right: int) -> bytes:
+    """Encode sub to, left, right, for x registers; no flag changes."""
+    return word(0xCB000000 | right << 16 | left << 5 | to)
+
+
 def or_registers(to: int, left: int, right: int) -> bytes:
     return word(0xAA000000 | right << 16 | left << 5 | to)
 

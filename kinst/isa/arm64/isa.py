@@ -40,6 +40,9 @@ class Arm64(Isa):
     # AAPCS64, 6.4.2: the ninth integer argument is at the stack pointer.
     stack_arguments = 0
     result_slot = 0
+    link_slot = encode.LR
+    exit_slot = regs.EXIT_SLOT
+    writable_slots, fixed_slots = regs.WRITABLE, regs.FIXED
     dwarf_registers = regs.DWARF
     kept_registers = tuple(f"R_X{n}" for n in range(19, 30))  # AAPCS64, 6.1.1
     signature_bits = regs.SIGNATURE
@@ -60,6 +63,7 @@ class Arm64(Isa):
 
     decode = staticmethod(decoder.decode)
     sizes = staticmethod(decoder.sizes)
+    unskippable = staticmethod(decoder.unskippable)
     flow = staticmethod(control.flow)
     returns_of = staticmethod(control.returns_of)
     unsafe = staticmethod(sequences.unsafe)

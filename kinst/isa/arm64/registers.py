@@ -7,16 +7,19 @@ R_PSTATE is laid out as the manual's SPSR_EL1 (DDI 0487, C5.2.18): N, Z, C, V in
 A, I, F in 9 to 6, the exception level in 3 and 2, the stack pointer's choice in 0. At stop-planted
 probes it is the stub's register cpsr, which has the other bits as well.
 
-The frame is an array of u64, indexed as regs[] is.
+The frame is an array of u64, indexed as regs[] is; after the registers comes the exit slot.
 """
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from kinst.core.registers import NamedRegisters, Register
 
 SP_SLOT, PC_SLOT, PSTATE_SLOT = 31, 32, 33
-FRAME_SLOTS = 34
-FRAME_SIZE = FRAME_SLOTS * 8  # a multiple of 16, as the stack pointer must be
+EXIT_SLOT = 34  # no register's (Isa.exit_slot)
+FRAME_SLOTS = 35
+FRAME_SIZE = (FRAME_SLOTS + 1) * 8  # a multiple of 16, as the stack pointer must be
 
 _NAMES = (
     *((f"R_X{n}", n, f"x{n}") for n in range(31)),
@@ -28,7 +31,17 @@ _NAMES = (
 )
 
 REGISTERS = tuple(Register(d_name, n, n, stub) for d_name, n, stub in _NAMES)
-NAMED = NamedRegisters("arm64", REGISTERS, tuple(range(8)), SP_SLOT)  # AAPCS64, 6.4.2
+WRITABLE = frozenset(range(31))
+FIXED = MappingProxyType(
+    {
+        SP_SLOT: "the trampoline finds its frame by the stack pointer",
+        PC_SLOT: "goto(OFFSET) continues elsewhere in the function",
+        PSTATE_SLOT: "flags stay as they are: change what the instruction before compares",
+    }
+)
+NAMED = NamedRegisters(
+    "arm64", REGISTERS, tuple(range(8)), SP_SLOT, 0, EXIT_SLOT, WRITABLE, FIXED
+)  # AAPCS64, 6.4.2
 # DWARF for the Arm 64-bit Architecture, 4.1: 31 is sp.
 DWARF = (*(f"R_X{n}" for n in range(31)), "R_SP")
 # Where paciasp signs a return address (DDI 0487, D8.9 "Pointer authentication"): above the

@@ -5,13 +5,16 @@ inline.py makes work that needs no frame. A call saves what the called code may 
 preserve_mostcc on AArch64: x0 to x8, x16, x17 and, by the call, x30; x18 is never changed), and
 what the clauses read. The stack pointer is 16-byte aligned at every instruction of the kernel
 (SCTLR_EL1.SA), and so is the frame.
+
+Registers that clauses change, and exits that they choose (CallBody.exits), are as in amd64's
+trampoline.py. A return goes to x30, which at a function's first instruction has the return address.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinst.core.bodies import Body, CallBody, CountBody, divided
+from kinst.core.bodies import Body, CallBody, CountBody, Exit, divided, frame_use
 from kinst.core.displaced import UNCHAINED, Onward, Refused, Relocated, refuses_out_of_reach
 from kinst.core.probe import Site
 from kinst.isa.arm64 import encode as e
@@ -64,7 +67,8 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes
     Args:
         bodies: the work; at least one body is a call.
     """
-    slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
+    use = frame_use(bodies)
+    slots = use.slots
     code = e.sub(e.SP, e.SP, r.FRAME_SIZE)
     for first, second in _SAVED:
         code += e.store_pair(first, second, e.SP, 8 * first)
@@ -72,6 +76,8 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes
         if number < _GENERAL:
             code += e.store(number, e.SP, 8 * number)
     code += _save_state(r.PSTATE_SLOT in slots) + e.mask_interrupts()
+    if use.exits:
+        code += e.store(e.ZR, e.SP, 8 * r.EXIT_SLOT)
     if r.SP_SLOT in slots:
         code += e.add(0, e.SP, r.FRAME_SIZE) + e.store(0, e.SP, 8 * r.SP_SLOT)
     if r.PC_SLOT in slots:
@@ -82,11 +88,38 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes
             code += e.call(to + len(code), body.entry)
         else:
             code += count(body.offsets)
-    code += e.load(0, e.SP, 8 * r.PSTATE_SLOT)
+    end = _end(use.written)
+    for one in use.exits:
+        code += _exit(to + len(code), one, end)
+    return code + end
+
+
+def _end(written: frozenset[int]) -> bytes:
+    """Return code that restores the registers and removes the frame.
+
+    Args:
+        written: slots from which registers are loaded although no called code changes them.
+    """
+    code = e.load(0, e.SP, 8 * r.PSTATE_SLOT)
     code += e.write_system(e.NZCV, 0) + e.write_system(e.DAIF, 0)
     for first, second in _SAVED:
         code += e.load_pair(first, second, e.SP, 8 * first)
+    for number in sorted(written - _CLOBBERED):
+        code += e.load(number, e.SP, 8 * number)
     return code + e.add(e.SP, e.SP, r.FRAME_SIZE)
+
+
+def _exit(at: int, chosen: Exit, end: bytes) -> bytes:
+    """Return code at the address `at` that takes an exit if the frame's exit slot has the exit's
+    number.
+
+    Args:
+        end: code that restores the registers and removes the frame.
+    """
+    test = e.load(0, e.SP, 8 * r.EXIT_SLOT) + e.load_value(1, chosen.number) + e.subtract(0, 0, 1)
+    there = at + len(test) + e.SIZE + len(end)
+    go = e.branch(there, chosen.target, "the exit") if chosen.target else e.RET
+    return test + e.branch_not_zero_x(0, e.SIZE + len(end) + len(go)) + end + go
 
 
 def _save_state(whole: bool) -> bytes:

@@ -17,6 +17,8 @@ from capstone import CS_ARCH_RISCV, CS_MODE_RISCV64, CS_MODE_RISCVC, Cs
 
 from kinst.core.instruction import Instruction
 from kinst.isa._plain import PlainDisassembly
+from kinst.isa.riscv64 import encodings
+from kinst.isa.riscv64.encode import SP
 from kinst.isa.riscv64.parse import size_at
 
 _DISASSEMBLER = Cs(CS_ARCH_RISCV, CS_MODE_RISCV64 | CS_MODE_RISCVC)
@@ -48,6 +50,13 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
         if whole or at + _LONGEST <= start + _CHUNK:
             yield _unnamed(code[at : at + size], address + at)
             at += size
+
+
+def unskippable(code: bytes, address: int) -> str:
+    encoding = encodings.find(word := int.from_bytes(code, "little"), len(code))
+    if encoding is None:
+        return "its bytes are not one known instruction"
+    return "it changes the stack pointer" if encoding.effect(word)[1] >> SP & 1 else ""
 
 
 def sizes(code: bytes) -> npt.NDArray[np.int64]:

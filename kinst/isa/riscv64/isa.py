@@ -46,6 +46,9 @@ class Riscv64(Isa):
     # RISC-V psABI: the ninth argument is where the stack pointer points.
     stack_arguments = 0
     result_slot = encode.A0
+    link_slot = encode.RA
+    exit_slot = regs.EXIT_SLOT
+    writable_slots, fixed_slots = regs.WRITABLE, regs.FIXED
     dwarf_registers = regs.DWARF
     kept_registers = tuple(f"R_S{n}" for n in range(12))  # psABI, "Integer Register Convention"
     gdb_registers = regs.GDB_REGISTERS
@@ -70,6 +73,7 @@ class Riscv64(Isa):
 
     decode = staticmethod(decoder.decode)
     sizes = staticmethod(decoder.sizes)
+    unskippable = staticmethod(decoder.unskippable)
     flow = staticmethod(control.flow)
     returns_of = staticmethod(control.returns_of)
     pair_flow = staticmethod(control.pair_flow)

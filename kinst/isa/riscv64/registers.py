@@ -4,8 +4,9 @@ D names are the ABI's (RISC-V psABI, "Integer Register Convention") with R_ in f
 indices are the register numbers, then pc and sstatus. R_FP is another name of R_S0.
 
 The frame is an array of u64 at the stack pointer: slot n is register xn; slot 0 is the program
-counter, since x0 need not be saved; the last slot is sstatus. The bits SPP and SPIE of sstatus
-belong to the last trap: at a trap-planted site they are those of the breakpoint.
+counter, since x0 need not be saved; slot 32 is sstatus, and the last slot the exit slot. The bits
+SPP and SPIE of sstatus belong to the last trap: at a trap-planted site they are those of the
+breakpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ NUMBER = MappingProxyType({name: number for number, name in enumerate(NAMES)})
 PC_SLOT = 0
 SP_SLOT = 2
 STATUS_SLOT = 32
-FRAME_SLOTS = 33
+EXIT_SLOT = 33  # no register's (Isa.exit_slot)
+FRAME_SLOTS = 34
 FRAME_SIZE = 272  # bytes, 16-byte aligned
 
 _PC, _STATUS = 32, 33  # indices
@@ -45,7 +47,20 @@ REGISTERS = (
 )
 
 # RISC-V psABI: integer arguments are in a0 to a7.
-NAMED = NamedRegisters("riscv64", REGISTERS, tuple(NUMBER[f"a{n}"] for n in range(8)), SP_SLOT)
+WRITABLE = frozenset(range(1, 32)) - {SP_SLOT, NUMBER["gp"], NUMBER["tp"]}
+FIXED = MappingProxyType(
+    {
+        SP_SLOT: "the trampoline finds its frame by the stack pointer",
+        PC_SLOT: "goto(OFFSET) continues elsewhere in the function",
+        STATUS_SLOT: "the status stays as it is",
+        NUMBER["gp"]: "the kernel's data, or its second stack of return addresses, is found by it",
+        NUMBER["tp"]: "the current thread is found by it, also by clauses",
+    }
+)
+NAMED = NamedRegisters(
+    "riscv64", REGISTERS, tuple(NUMBER[f"a{n}"] for n in range(8)), SP_SLOT, NUMBER["a0"],
+    EXIT_SLOT, WRITABLE, FIXED,
+)  # fmt: skip
 
 # RISC-V psABI, "DWARF Register Numbers": those of the integer registers are their own.
 DWARF = ("", *(f"R_{name.upper()}" for name in NAMES[1:]))

@@ -10,13 +10,17 @@ clauses read them. Interrupts are off from before the first call until after the
 After that they become what they were, or stay off up to the way back if the instruction allows that
 (relocate.py, "The short way back"). The stack is 16-byte aligned at every instruction (RISC-V
 psABI).
+
+Registers that clauses change, and exits that they choose (CallBody.exits), are as in amd64's
+trampoline.py. A return goes to ra, which at a function's first instruction has the return address;
+every other exit goes by sret. A site with exits never takes the short way back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinst.core.bodies import Body, CallBody, CountBody, SiteWork, divided
+from kinst.core.bodies import Body, CallBody, CountBody, Exit, SiteWork, divided, frame_use
 from kinst.core.displaced import UNCHAINED, Onward, Refused, Relocated, refuses_out_of_reach
 from kinst.core.probe import Site
 from kinst.isa.riscv64 import encode as e
@@ -26,6 +30,7 @@ from kinst.isa.riscv64.inline import count, inline
 from kinst.isa.riscv64.liveness import choose
 
 _ROOM = 16
+_NOT_EQUAL = 1  # funct3 of branches
 
 
 @refuses_out_of_reach
@@ -58,7 +63,8 @@ def _after_head(site: Site, to: int, bodies: Sequence[Body], onward: Onward) -> 
     linked = relocate.is_linked(site.code, site.address, onward)
     divided_work = divided(bodies)
     busy = bool(divided_work.inline or divided_work.calls)
-    sepc = relocate.quiet_sepc(site.code, site.address) if busy and not linked else None
+    quiet = busy and not linked and not frame_use(bodies).exits
+    sepc = relocate.quiet_sepc(site.code, site.address) if quiet else None
     free = onward.dead.get(site.address, 0)
     work = _work(site, to, divided_work, sepc, free)
     there = to + len(work)
@@ -139,12 +145,15 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], sepc: in
             address is given, the code also leaves interrupts off and runs the code of
             relocate.return_to().
     """
-    slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
+    use = frame_use(bodies)
+    slots = use.slots
     code = e.addi(e.SP, e.SP, -r.FRAME_SIZE)
     code += b"".join(e.c_sdsp(register, 8 * register) for register in r.CALLER_SAVED)
-    for slot in sorted(slots.difference(r.CALLER_SAVED, (r.STATUS_SLOT,))):
+    for slot in sorted(slots.difference(r.CALLER_SAVED, (r.STATUS_SLOT, r.EXIT_SLOT))):
         code += _fill(to + len(code), slot, site)
     code += e.csr_read_clear_bits(e.T0, e.SSTATUS, e.SIE) + e.c_sdsp(e.T0, 8 * r.STATUS_SLOT)
+    if use.exits:
+        code += e.c_sdsp(e.X0, 8 * r.EXIT_SLOT)
     for body in bodies:
         if isinstance(body, CallBody):
             code += relocate.load(e.A0, to + len(code), body.argument) + e.move(e.A1, e.SP)
@@ -152,13 +161,31 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], sepc: in
         else:
             code += e.addi(e.T1, e.X0, 1)
             code += count(to + len(code), body)
-    code += e.c_ldsp(e.T0, 8 * r.STATUS_SLOT)
+    restored = sorted({*r.CALLER_SAVED, *use.written})
+    last = b"".join(e.c_ldsp(register, 8 * register) for register in restored)
+    last += e.addi(e.SP, e.SP, r.FRAME_SIZE)
+    status = e.c_ldsp(e.T0, 8 * r.STATUS_SLOT)
+    enable = status + e.andi(e.T0, e.T0, e.SIE) + e.csr_set(e.SSTATUS, e.T0)
+    for one in use.exits:
+        code += _exit(to + len(code), one, enable + last)
     if sepc is None:
-        code += e.andi(e.T0, e.T0, e.SIE) + e.csr_set(e.SSTATUS, e.T0)
-    else:
-        code += relocate.return_to(to + len(code), sepc)
-    code += b"".join(e.c_ldsp(register, 8 * register) for register in r.CALLER_SAVED)
-    return code + e.addi(e.SP, e.SP, r.FRAME_SIZE)
+        return code + enable + last
+    code += status
+    return code + relocate.return_to(to + len(code), sepc) + last
+
+
+def _exit(at: int, chosen: Exit, end: bytes) -> bytes:
+    """Return code at the address `at` that takes an exit if the frame's exit slot has the exit's
+    number.
+
+    Args:
+        end: code that restores interrupts and registers, and removes the frame.
+    """
+    test = e.c_ldsp(e.T0, 8 * r.EXIT_SLOT) + e.load_value(e.T1, chosen.number)
+    there = at + len(test) + e.SIZE + len(end)
+    go = relocate.leave(there, chosen.target, "the exit") if chosen.target else e.RET
+    hop = e.branch(_NOT_EQUAL, e.T0, e.T1, e.SIZE + len(end) + len(go))
+    return test + hop + end + go
 
 
 def _fill(at: int, slot: int, site: Site) -> bytes:

@@ -220,6 +220,9 @@ class AttachedVm(StubTarget):
         """Read kernel memory, while the machine runs or is stopped."""
         return self.memory.read(address, size)
 
+    def write(self, address: int, data: bytes) -> None:
+        self.memory.write(address, data)
+
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
         """Read memory of the process that a stopped CPU runs, by the page tables that the CPU uses
         now.

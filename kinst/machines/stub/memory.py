@@ -154,6 +154,25 @@ class GuestMemory:
             self._physical.read_physical(at, length) for at, length in self.pieces(address, size)
         )
 
+    def write(self, address: int, data: bytes) -> None:
+        """Write virtual memory as the kernel may.
+
+        Raises UnmappedError if any of the range is not mapped, and TargetError if any of it is
+        read-only or executable.
+        """
+        at, end = address, address + len(data)
+        while at < end:
+            leaf = self._paging.walk(self._read_table, self.root, at)
+            if leaf is None:
+                raise UnmappedError(f"{at:#x} cannot be written: nothing is mapped there")
+            if not leaf.writable or leaf.executable:
+                raise TargetError(f"{at:#x} cannot be written: it is read-only, or code")
+            at = leaf.address + leaf.size
+        done = 0
+        for physical, length in self.pieces(address, len(data)):
+            self._physical.write_physical(physical, data[done : done + length])
+            done += length
+
     def physical_writes(self, writes: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Convert writes to virtual addresses into few, large writes to physical addresses.
 

@@ -40,6 +40,9 @@ class StubTarget(Target):
     def registers(self, cpu: int) -> Mapping[str, int]:
         return self._stub.registers(cpu)
 
+    def write_registers(self, cpu: int, values: Mapping[str, int]) -> None:
+        self._stub.write_registers(cpu, values)
+
     def insert_breakpoint(self, address: int) -> None:
         self._stub.insert_breakpoint(address)
 

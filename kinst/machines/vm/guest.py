@@ -220,6 +220,10 @@ class Guest(Target):
         self._need_root()
         return self.memory.read(address, size)
 
+    def write(self, address: int, data: bytes) -> None:
+        self._need_root()
+        self.memory.write(address, data)
+
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
         """Read memory of the process that a stopped CPU runs, by the page tables that the CPU uses
         now.
@@ -308,6 +312,10 @@ class Guest(Target):
     def registers(self, cpu: int) -> Mapping[str, int]:
         with self._watched():
             return self._stub.registers(cpu)
+
+    def write_registers(self, cpu: int, values: Mapping[str, int]) -> None:
+        with self._watched():
+            self._stub.write_registers(cpu, values)
 
     def insert_breakpoint(self, address: int) -> None:
         with self._watched():

@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import overload
 
 from kinst.core.errors import KinstError
-from kinst.core.system import Access, Clock, Facts, UserMemory
+from kinst.core.layout import RAISE_SIZE
+from kinst.core.system import Access, Clock, Facts, Signals, UserMemory
 from kinst.core.words import MASK
 from kinst.image.btf import Btf
 from kinst.systems.linux.command_span import command_span
@@ -267,6 +268,21 @@ def user_memory(kernel: LinuxMemory, btf: Btf, thread: Access) -> UserMemory | N
     )
 
 
+_SIGSTOP = 19  # of all instruction sets but alpha, mips, parisc and sparc
+
+
+def signals(kernel: LinuxMemory, btf: Btf) -> Signals | None:
+    """Return how clauses send signals: by irq_work (kernel/irq_work.c), as bpf_send_signal() does.
+    Return None if this kernel lacks a part of that.
+    """
+    if not all(map(kernel.has, ("irq_work_queue", "send_sig"))) or not btf.has("irq_work", "func"):
+        return None
+    offset = btf.offset("irq_work", "func")
+    if offset > RAISE_SIZE - 16:  # only a pointer follows
+        return None
+    return Signals(kernel.symbol("irq_work_queue"), offset, kernel.symbol("send_sig"), _SIGSTOP)
+
+
 class BootingBases(Sequence[int]):
     """Values of the per-CPU base register of a kernel that boots, read anew at each use.
 
@@ -312,6 +328,9 @@ def gather(kernel: LinuxMemory, btf: Btf, names: IsaFacts, booting: int = 0) -> 
         cpus=cpus,
         builtins=variables,
         nofault_read=optional("copy_from_kernel_nofault"),
+        nofault_write=optional("copy_to_kernel_nofault"),
+        panic=optional("panic"),
+        signals=signals(kernel, btf),
         trap_hook=kernel.symbol(next(filter(kernel.has, names.trap_hooks), names.trap_hooks[0])),
         trap_pc_offset=btf.offset("pt_regs", names.pc),
         trap_pc_delta=names.pc_delta,

@@ -37,6 +37,7 @@ NAME_REASONS = {
     "search_exception_tables": HOOKED,
     "copy_from_kernel_nofault": _CLAUSE,
     "copy_from_kernel_nofault_allowed": _CLAUSE,
+    "copy_to_kernel_nofault": _CLAUSE,
     "ftrace_caller": _FTRACE,
     "ftrace_regs_caller": _FTRACE,
     "ftrace_caller_op_ptr": _FTRACE,

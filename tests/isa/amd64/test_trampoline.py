@@ -64,6 +64,7 @@ def known(isa: Isa, state: State, site: Site, machine: Machine) -> dict[int, int
     by_name = {r.gdb_name: r.slot for r in isa.registers}
     values = {by_name[n]: v for n, v in state.registers.items() if n in by_name}
     values[isa.pc_slot] = site.address
+    values[isa.exit_slot] = 0
     values[by_name["fs_base"]] = state.fs_base
     values[by_name["gs_base"]] = state.gs_base
     for name in ("cs", "ss", "ds", "es", "fs", "gs"):

@@ -1,0 +1,87 @@
+"""regs[] =, return(), skip(), goto() and stores to memory, in real kernels: what programs in the
+guest see of them.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.vm.command import Result, Row, kinst
+from tests.vm.isa_guest import Guest
+
+pytestmark = pytest.mark.vm
+
+COUNT = {"amd64": "R_RDX", "arm64": "R_X2", "riscv64": "R_A2"}  # third argument
+RESULT = {"amd64": "R_RAX", "arm64": "R_X0", "riscv64": "R_A0"}
+# What sets the result of read_null() to 0.
+NONE = re.compile(r"xor eax, eax|mov [xw]0, (#0|[xw]zr)|(c\.)?li a0, 0x?0?")
+COMPLAINTS = r"dmesg | grep -E 'BUG|Oops|WARNING|Unable to handle' >&2; true"
+
+
+def run(guest: Guest, program: str, command: str, *options: str) -> Result:
+    """Run a shell command under a program with -w; the kernel must have nothing to complain of."""
+    told = f'sh -c "({command}) 2>&1; {COMPLAINTS}"'
+    done = guest.trace("-q", "-w", *options, "-n", program, "-c", told, copy=[])
+    assert not re.search("BUG|Oops|WARNING|Unable to handle", done.guest + done.err), done
+    return done
+
+
+@pytest.mark.parametrize("way", ["auto", "trap", "stop"])
+def test_a_function_returns_without_having_run(guest: Guest, way: str) -> None:
+    program = """
+        fbt::vfs_open:entry /execname == "cat" && !done/ { done = 1; return(-13); }
+        fbt::vfs_open:return /execname == "cat"/ { @ = count(); }"""
+    command = "cat /etc/passwd; cat /etc/passwd"
+    done = run(guest, program, command, "-x", f"plant={way}")
+    assert done.guest.count("Permission denied") == 1, done
+    assert done.guest.count("root:") == 1
+
+
+@pytest.mark.parametrize("way", ["auto", "trap", "stop"])
+def test_a_written_argument_is_what_the_function_gets(guest: Guest, way: str) -> None:
+    register = COUNT[guest.isa]
+    program = f"kinst::vfs_read:0 /regs[{register}] == 100/ {{ regs[{register}] = 1; }}"
+    command = "dd if=/dev/zero of=/dev/null bs=100 count=5"
+    done = run(guest, program, command, "-x", f"plant={way}")
+    assert "0+5 records in" in done.guest, done
+
+
+def setting_of_result(guest: Guest) -> Row:
+    rows = guest.rows(["read_null"])["read_null"]
+    return next(row for row in rows if NONE.fullmatch(row.text))
+
+
+@pytest.mark.parametrize("action", ["skip()", "goto({after})"])
+@pytest.mark.parametrize("way", ["auto", "stop"])
+def test_an_instruction_is_left_out(guest: Guest, action: str, way: str) -> None:
+    """A read of /dev/null returns 0, or what is in the register without that instruction."""
+    row = setting_of_result(guest)
+    left_out = action.format(after=row.after)
+    program = f"{row.name} {{ regs[{RESULT[guest.isa]}] = 5; {left_out}; }}"
+    command = "dd if=/dev/null of=/dev/null bs=10 count=3"
+    done = run(guest, program, command, "-x", f"plant={way}")
+    assert "0+3 records in" in done.guest, done
+
+
+def test_variables_of_the_kernel_are_assigned(guest: Guest) -> None:
+    program = """
+        fbt::vfs_open:entry /execname == "cat" && !done/ { `panic_timeout = 77; done = 1; }
+        fbt::vfs_open:entry /execname == "head" && !bad/
+        { bad = 1; *(char *)`linux_banner = 33; }
+        ERROR { @[arg4] = count(); }"""
+    done = run(guest, program, "cat /proc/sys/kernel/panic; head -c 5 /proc/version")
+    assert "77\n" in done.guest, done
+    assert "Linux" in done.guest
+    assert done.out.split() == ["1", "1"]  # a bad address
+
+
+def test_refusals_name_the_reason() -> None:
+    for program, reason in (
+        ("fbt::kfree:entry { return(1); }", "kfree returns void"),
+        ("kinst::vfs_read:0 { regs[R_RSP] = 1; }", "stack pointer"),
+        ("fbt::vfs_read:entry { goto(1 << 20); }", "no instruction of vfs_read begins there"),
+    ):
+        done = kinst("-w", "-n", program, "-c", "true")
+        assert done.status == 1 and reason in done.err, done
