@@ -77,10 +77,10 @@ def refusals_of(
         if e.clauses not in changes:
             changes[e.clauses] = changes_of((clauses[c] for c in e.clauses), machine.isa)
     if machine.never_stands or machine.facts.only_counts:
-        first = next((a for clause in clauses for a in clause.actions if _disturbs(a)), None)
-        if first is not None:
-            why = IN_PROGRAM if machine.facts.only_counts else HERE
-            raise KinstError(f"{first.span}: {why}", "trace a guest (--vm)")
+        for action in (action for clause in clauses for action in clause.actions):
+            if _disturbs(action):
+                why = IN_PROGRAM if machine.facts.only_counts else HERE
+                raise KinstError(f"{action.span}: {why}", "trace a guest (--vm)")
     if not any(changes.values()):
         return None
     rules = _SiteRules(machine.kernel, machine.system, program.compiled.types)

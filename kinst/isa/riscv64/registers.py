@@ -52,7 +52,7 @@ FIXED = MappingProxyType(
     {
         SP_SLOT: "the trampoline finds its frame by the stack pointer",
         PC_SLOT: "goto(OFFSET) continues elsewhere in the function",
-        STATUS_SLOT: "the status stays as it is",
+        STATUS_SLOT: "the status bits stay as they are",
         NUMBER["gp"]: "the kernel's data, or its second stack of return addresses, is found by it",
         NUMBER["tp"]: "the current thread is found by it, also by clauses",
     }
