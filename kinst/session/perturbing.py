@@ -56,10 +56,10 @@ def check_sites(program: typed.TypedProgram, enabled: Sequence[EnabledSite]) -> 
             raise DError(message, action.span, "D_UNKNOWN", hint)
     for clause in program.clauses if changing else ():
         copied = next(filter(None, clause.crossings), None)
-        for action in clause.actions if copied is not None else ():
-            if copied is not None and isinstance(action, typed.ReturnAction):
-                message = f"return() at an inlined copy of {copied.function}: {_COPY}"
-                raise DError(message, action.span, "D_UNKNOWN", "goto(OFFSET) leads past a copy")
+        returning = next((a for a in clause.actions if isinstance(a, typed.ReturnAction)), None)
+        if copied is not None and returning is not None:
+            message = f"return() at an inlined copy of {copied.function}: {_COPY}"
+            raise DError(message, returning.span, "D_UNKNOWN", "goto(OFFSET) leads past a copy")
 
 
 def refusals_of(
