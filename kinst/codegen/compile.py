@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from kinst.codegen.actions.perturbing import Changes, changes_of
+from kinst.codegen.actions.perturbing import Perturbation, changes_of
 from kinst.codegen.actions.signals import RAISE_HOOK, write_raise_hook
 from kinst.codegen.analysis import makes_pointers, shares_variables, slots_read
 from kinst.codegen.aside import aside
@@ -76,7 +76,7 @@ class TargetCode:
     ir: str
     samplers: tuple[int, ...] = ()
     choosers: tuple[int, ...] = ()
-    changes: Mapping[Entry, Changes] = field(default_factory=dict)
+    changes: Mapping[Entry, Perturbation] = field(default_factory=dict)
     raise_hook: int = -1
 
     @property
@@ -297,7 +297,7 @@ def compile_target(needed: ProgramEntries, machine: CodeMachine, address: int) -
     slots: dict[Entry, frozenset[int]] = {}
     caller: set[Entry] = set()
     arguments: dict[Entry, frozenset[int]] = {}
-    changes: dict[Entry, Changes] = {}
+    changes: dict[Entry, Perturbation] = {}
     of_choosers = (entry for probes in needed.chosen for _, entry, _ in probes)
     for entry in dict.fromkeys((*entries, *of_choosers)):
         reads = [slots_read(clauses[i], machine) for i in entry]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from kinst.codegen.actions.perturbing import Changes, changes_of
+from kinst.codegen.actions.perturbing import Perturbation, changes_of
 from kinst.core.bodies import GOTO, RETURN, SKIP, Exit
 from kinst.core.dtypes import DType, IntType, PointerType
 from kinst.core.errors import DError, KinstError
@@ -25,7 +25,7 @@ _COPY = "kinst does not know where the copy's result goes"
 _WORD = 8  # bytes of a register
 
 
-def exits_of(changes: Changes, site: Site) -> tuple[Exit, ...]:
+def exits_of(changes: Perturbation, site: Site) -> tuple[Exit, ...]:
     """Return the exits that clauses may take at a site, with the addresses to which they lead."""
     return tuple(Exit(number, target_of(number, site)) for number in sorted(changes.exits))
 
@@ -72,7 +72,7 @@ def refusals_of(
     (Isa.rerun_starts). Raises KinstError if the machine must not be changed at all.
     """
     clauses = program.compiled.program.clauses
-    changes: dict[tuple[int, ...], Changes] = {}
+    changes: dict[tuple[int, ...], Perturbation] = {}
     for e in program.enabled:
         if e.clauses not in changes:
             changes[e.clauses] = changes_of((clauses[c] for c in e.clauses), machine.isa)

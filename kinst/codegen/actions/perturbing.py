@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class Perturbation:
     """What clauses may change in the function that they trace.
 
     Attributes:
@@ -41,10 +41,10 @@ class Changes:
         return bool(self.slots or self.exits)
 
 
-NO_CHANGES = Changes()
+NO_CHANGES = Perturbation()
 
 
-def changes_of(clauses: Iterable[typed.Clause], machine: Isa | CodeMachine) -> Changes:
+def changes_of(clauses: Iterable[typed.Clause], machine: Isa | CodeMachine) -> Perturbation:
     """Return what these clauses may change.
 
     Args:
@@ -63,7 +63,7 @@ def changes_of(clauses: Iterable[typed.Clause], machine: Isa | CodeMachine) -> C
                     exits.add(SKIP)
                 case typed.GotoAction():
                     exits.add(GOTO + action.offset)
-    return Changes(frozenset(slots), frozenset(exits)) if slots or exits else NO_CHANGES
+    return Perturbation(frozenset(slots), frozenset(exits)) if slots or exits else NO_CHANGES
 
 
 def perturb(firing: Firing, action: typed.PerturbAction) -> None:

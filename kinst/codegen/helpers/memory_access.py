@@ -285,9 +285,8 @@ def _write_write_kernel(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function write_kernel(dst, src, size), which copies to memory of the traced
     kernel and returns 0 on success and another value on failure.  Scratch is never written.
 
-    The kernel's function that writes does not check its address as the function that reads does
-    (copy_from_kernel_nofault_allowed() of mm/maccess.c); an address of a process would be an oops.
-    So the bytes are read first.
+    The kernel's function that writes does not check the address as the function that reads does; an
+    address of a process would be an oops.  So the bytes are read first.
     """
     code, machine = unit.function(name, 3), unit.machine
     dst, src, size = code.params
