@@ -102,8 +102,8 @@ class _Effects:
 @cache
 def _effects() -> _Effects:
     bools = [np.zeros(_MOST_CODES, np.bool_) for _ in range(3)]
-    words = [np.zeros(_MOST_CODES, np.uint16) for _ in range(2)]
-    return _Effects(set(), *words, *bools)
+    read, written = (np.zeros(_MOST_CODES, np.uint16) for _ in range(2))
+    return _Effects(set(), read, written, *bools)
 
 
 def scan(pieces: Sequence[tuple[int, bytes]]) -> Scanned:
