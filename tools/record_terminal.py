@@ -94,6 +94,7 @@ SCREENS = {
 DRAWN = {
     "flame": ("docs/views.md", "kinst flame -o ls.svg"),
     "heat": ("docs/views.md", "kinst plot -o reads.svg"),
+    "boot": ("docs/boot.md", "kinst boot -o boot.svg"),
 }
 _SIZE = (24, WIDTH)  # lines, columns
 

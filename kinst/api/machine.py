@@ -26,7 +26,7 @@ from kinst.core.code import FunctionCode
 from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import FunctionType
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.machine import CommandEnded, EarlyStart, Gone, Terminal
+from kinst.core.machine import CommandEnded, CommandReady, EarlyStart, Gone, Terminal
 from kinst.core.probe import Function, ProbePattern, ProgramText
 from kinst.core.source import CodeImage, SourceFunction
 from kinst.events import Fault, Lost, Message, Output, Record
@@ -37,6 +37,7 @@ from kinst.patch.plan import Plan
 from kinst.providers import load_all
 from kinst.results import CommandResult, Records, Result
 from kinst.session import batches
+from kinst.session.after_boot import plan_after_boot
 from kinst.session.compile import needs_kernel
 from kinst.session.compiled import Compiled, ProbeStability, ProgramStability
 from kinst.session.descriptions import wants_kernel
@@ -52,7 +53,7 @@ from kinst.session.functions import (
     source_functions,
 )
 from kinst.session.listing import list_all, list_names, list_on_host, list_planned, refused_told
-from kinst.session.machine import start
+from kinst.session.machine import booted, start
 from kinst.session.options import DUMP_STAGES
 from kinst.session.place import choose_ways, place, place_on_host
 from kinst.session.plan import plan, plan_on_host
@@ -673,11 +674,29 @@ class Machine:
             return ReadyBatch(running, made)
         workspace = self._started.workspace
         workspace.keep(made)
+        boots = workspace.machine.target.abilities.traces_boot
+        stays = made.compiled.plant.forced == "stop" or not made.placement.stopped
+        again = partial(self._plan_after_boot, made) if boots and not stays else None
         running = RunningTrace(
-            made, PlantedMachine(made, workspace.machine), self._report, self._output,
+            made, PlantedMachine(made, workspace.machine, again), self._report, self._output,
             before=before.running if before is not None else None, more=more,
         )  # fmt: skip
         return ReadyBatch(running, made)
+
+    def _plan_after_boot(self, made: TracePlan) -> tuple[StartedMachine, TracePlan]:
+        """Return the machine, whose kernel is up after its boot, and the plan by which a trace of
+        the boot goes on.
+
+        Args:
+            made: the plan for the boot.
+        """
+        workspace = self._start().workspace
+        booting = workspace.machine
+        workspace.boot_over(booted(booting, self._request, self._files, self._report))
+        planned = plan_after_boot(made, booting.system, workspace, self._report.detail)
+        workspace.keep(planned)
+        self._report.stage("plan after boot")
+        return workspace.machine, planned
 
     def _batches(self, expanded: Program) -> RunningBatches:
         """Return a trace of an expanded program in batches (-x batch=TIME), with the first batch
@@ -783,6 +802,8 @@ class Machine:
                 event = target.wait(left)
                 if isinstance(event, Gone):
                     raise TargetError(f"the guest is gone: {event.reason}", event.console)
+                if isinstance(event, CommandReady):
+                    guest.start()
                 if isinstance(event, CommandEnded):
                     guest.hand_over()
                     return CommandResult(b"".join(self._output), event.status)

@@ -243,6 +243,10 @@ class AggregationStore:
         self._last: dict[int, npt.NDArray[np.uint64]] = {}
         self._left: dict[int, tuple[int, int]] = {}  # by CPU slot: (half, sequence) if not merged
 
+    def use_counters(self, counters: Sequence[npt.NDArray[np.uint64]], sums: CounterSums) -> None:
+        """Also count by these counters from now on; arguments as for __init__()."""
+        self._counters, self._sums = counters, sums
+
     def snapshot(self) -> None:
         """Merge what clauses have counted so far in one half of the tables. Meanwhile clauses count
         in the other half."""

@@ -79,11 +79,17 @@ class CommandEnded:
 
 @dataclass(frozen=True, slots=True)
 class BootEnded:
-    """Event: a kernel whose boot is traced, without a command, is about to start its first
-    program."""
+    """Event: a kernel whose boot is traced, without a command, is about to start its first program.
+    The machine is stopped."""
 
 
-MachineEvent = Stopped | Gone | CommandEnded | BootEnded
+@dataclass(frozen=True, slots=True)
+class CommandReady:
+    """Event: a kernel whose boot is traced is up, and the command waits for start_command(). The
+    machine is stopped."""
+
+
+MachineEvent = Stopped | Gone | CommandEnded | BootEnded | CommandReady
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,7 @@ class Abilities:
             the table is not known.
         switches: whether the system's own switches (System.switched()) can be turned on.
         traces_boot: whether bring_up() leaves the kernel at the beginning of its boot. It has no
-            clock then; run_time() is the time.
+            clock then; run_time() is the time. False after boot_over().
     """
 
     boots: bool = False
@@ -138,12 +144,15 @@ class KernelLocation:
             to each thread; () for a kernel.
         booting: whether the kernel is at the beginning of its boot, so that its clock, its per-CPU
             data and most of its tables do not exist yet.
+        time: what D's timestamp shows now, in ns, if a trace that began before the kernel had a
+            clock goes on; None if D's timestamp shows what the kernel's clock shows.
     """
 
     text: int | None = None
     places: tuple[int, ...] = ()
     counter_bases: tuple[int, ...] = ()
     booting: bool = False
+    time: int | None = None
 
 
 class Terminal(Protocol):
@@ -566,6 +575,11 @@ class Target(KernelMemory, Stopping, Planting, Commands, Protocol):
         Raises TargetError if the kernel does not come up."""
         self.stop()
         return KernelLocation()
+
+    def boot_over(self) -> KernelLocation:
+        """Treat the kernel, whose boot was traced, as a kernel that is up from now on, and return
+        where it is. The machine is stopped, after CommandReady."""
+        raise TargetError("this machine does not trace its kernel's boot")
 
     def describe(self) -> str:
         """Return how the machine runs its kernel, for -v; "" if there is nothing to say. Called

@@ -96,6 +96,13 @@ class Clock:
     wall_offset: int
     now_ns: int = 0
 
+    def ahead(self, ns: int) -> Clock:
+        """Return a clock that shows `ns` more than this clock, and the same wall-clock time."""
+        return replace(
+            self, base_ns=self.base_ns + ns, wall_offset=self.wall_offset - ns,
+            now_ns=self.now_ns + ns,
+        )  # fmt: skip
+
     def from_zero(self) -> Clock:
         """Return an equivalent clock whose base_ns is 0: its base_cycles are the cycles at which
         this clock showed 0. The new clock shows the same time, or 1 ns less.

@@ -13,7 +13,7 @@ from pathlib import Path
 from kinst.core.boot import BootSpan
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
-from kinst.core.machine import EarlyStart, KernelMemory, Target, Terminal
+from kinst.core.machine import EarlyStart, KernelLocation, KernelMemory, Target, Terminal
 from kinst.core.system import LoadedModule, ModuleFrames, System
 from kinst.image.elf_file import build_id_in
 from kinst.image.loaded_images import LoadedImage, LoadedImages, moved_by, mover
@@ -64,17 +64,35 @@ def start(
         location = target.bring_up(report.say)
         if text := target.describe():
             report.detail(f"kinst: {text}")
-        system = files.system.attach(target, files.image, location)
-        target.settle(system.page_tables, system.heartbeat, system.allocator)
-        report.stage("boot")
-        isa = target.isa  # of programs, if the target is one
-        kernel = RunningKernel(target, system, isa, inlines=files.image.has_dwarf)
-        images = _images(target, system, files, report.say)
-        programs = _programs_of(request, files.paths)
-        return StartedMachine(isa, target, system, kernel, system.text, images, programs)
+        return _identified(target, location, request, files, report)
     except BaseException:
         target.close()
         raise
+
+
+def booted(
+    machine: StartedMachine, request: Request, files: KernelFiles, report: Report
+) -> StartedMachine:
+    """Return a machine whose boot was traced, and is over, as a machine whose kernel is up."""
+    return _identified(machine.target, machine.target.boot_over(), request, files, report)
+
+
+def _identified(
+    target: Target, location: KernelLocation, request: Request, files: KernelFiles, report: Report
+) -> StartedMachine:
+    """Return the machine with what is known of the kernel that runs on it.
+
+    Args:
+        location: where the kernel may be.
+    """
+    system = files.system.attach(target, files.image, location)
+    target.settle(system.page_tables, system.heartbeat, system.allocator)
+    report.stage("boot")
+    isa = target.isa  # of programs, if the target is one
+    kernel = RunningKernel(target, system, isa, inlines=files.image.has_dwarf)
+    images = _images(target, system, files, report.say)
+    programs = _programs_of(request, files.paths)
+    return StartedMachine(isa, target, system, kernel, system.text, images, programs)
 
 
 def _span(request: Request, isa: Isa, files: KernelFiles) -> BootSpan | None:

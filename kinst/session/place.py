@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -86,6 +86,7 @@ def choose_ways(
     program: EnabledProgram,
     workspace: Workspace,
     progress: Callable[[float], None] = lambda done: None,
+    stops: Mapping[int, str] = {},
 ) -> Placement:
     """Allocate scratch for a program, and choose how each of its sites is planted.
 
@@ -93,11 +94,13 @@ def choose_ways(
 
     Args:
         progress: called with the share of the work that is done, 0 to 1.
+        stops: reason why the machine must stop at a site, by address; sites that are not in it are
+            planted in the best way.
     """
     progress(0.0)
     memory, machine = workspace.take(program), workspace.machine
     plant = program.compiled.plant
-    placement = _split(program, memory, machine, _ability(machine, memory, plant.forced))
+    placement = _split(program, memory, machine, _ability(machine, memory, plant.forced), stops)
     progress(SPLIT_PART)
     if plant.runs:
 
@@ -156,11 +159,15 @@ def _split(
     memory: ScratchMemory,
     machine: StartedMachine,
     ability: PlantingAbility,
+    stops: Mapping[int, str],
 ) -> Placement:
     """Choose how each site is planted by itself, and sort the probes by what fires them.
 
     Probes without a site fire in kinst's own process, or by timers of the machine. Runs are not
     chosen here.
+
+    Args:
+        stops: reason why the machine must stop at a site, by address.
     """
     system, kernel, isa, enabled = machine.system, machine.kernel, machine.isa, program.enabled
     sampled = tuple(
@@ -194,7 +201,9 @@ def _split(
         why = reason if site.address in exempt else refusing[function.address] or reason
         if changing is not None:
             why = why or changing(e, site, prefixes.get(site.address, b""))
-        if kind and not why and function.address not in bound:
+        if site.address in stops:
+            choice = Choice("stop", stops[site.address])
+        elif kind and not why and function.address not in bound:
             known = alike.get(kind)
             if known is None:
                 known = alike[kind] = choose_movable(site, isa, ability)

@@ -136,6 +136,10 @@ class TraceRecords:
             self.interpreter.options = before.interpreter.options
         set_speculations(self._view, options.nspec, options.specsize)
 
+    def use_counters(self, plan: TracePlan) -> None:
+        """Also count by the counters of a plan by which the trace goes on."""
+        self.store.use_counters(_counters(plan.placed), _sums(plan))
+
     # Whether clauses run.
 
     def activate(self, active: bool) -> None:

@@ -16,7 +16,14 @@ from kinst.consumer.messages import missed_firings
 from kinst.core.dataclass import dataclass
 from kinst.core.endings import HANG, status_when_gone
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.machine import BootEnded, CommandEnded, Gone, MachineEvent, Stopped
+from kinst.core.machine import (
+    BootEnded,
+    CommandEnded,
+    CommandReady,
+    Gone,
+    MachineEvent,
+    Stopped,
+)
 from kinst.events import Aggregation, End, Event, Lost, Message, Output, TracingOver
 from kinst.session.records import TraceRecords
 from kinst.session.report import MANY_PROBES, Report
@@ -415,6 +422,10 @@ class RunningTrace:
                 return "command"
             if isinstance(event, BootEnded):
                 return "boot"
+            if isinstance(event, CommandReady):
+                plan = self._tracee.begin_command(self._report)
+                if plan is not None:
+                    self._records.use_counters(plan)
             if isinstance(event, Gone):
                 self._ending.gone = event
                 return "gone"

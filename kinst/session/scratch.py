@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 from contextlib import suppress
 
-from kinst.core.errors import ScratchUsedUpError, TargetError
+from kinst.core.errors import KinstError, ScratchUsedUpError, TargetError
 from kinst.core.layout import LEAF, STATE_SEQUENCE
 from kinst.core.words import PAGE
 from kinst.patch.descriptors import descriptor_size
@@ -57,11 +57,16 @@ class ScratchPool:
         """
         self._cpus = machine.cpus
         self._data = reserved
+        self._whole = size, data
         address = _map(machine, size, data)
         self.in_target = address is not None  # whether the machine has scratch memory
         self._address = address or 0
+        boots = machine.target.abilities.traces_boot and not machine.isa.no_trampolines
+        has_view = self.in_target or boots
         # A view of all scratch.
-        self.view = machine.target.scratch_view()[:size] if self.in_target else memoryview(b"")
+        self.view = machine.target.scratch_view()[:size] if has_view else memoryview(b"")
+        # Whether there is memory for scratch that the machine cannot map yet.
+        self._waits = boots and len(self.view) == size
         self._heads = 0  # offset of the next trace's header and state pages
         self._sequences: list[int] = []  # offsets of STATE_SEQUENCE of all CPUs in all traces
         self._first_code = self._last_code = 0  # offsets of the code of ended traces; 0 for none
@@ -73,10 +78,11 @@ class ScratchPool:
     def take(self, program: EnabledProgram) -> ScratchMemory:
         """Return scratch for a program and its probes, with all its data zeroed.
 
-        If the target has no scratch, the memory is kinst's own. keep() reserves the scratch. Raises
+        If the target has no scratch, the memory is kinst's own. If its kernel boots, the scratch
+        has no address yet (boot_over()). keep() reserves the scratch. Raises
         ScratchUsedUpError if too little is left.
         """
-        if not self.in_target:
+        if not self.in_target and not self._waits:
             return own_memory(program.compiled, self._cpus)
         data = self._data_of(program)
         base, (code, end) = self._heads, self._most_room()
@@ -91,11 +97,29 @@ class ScratchPool:
             )
         if self._first_code:  # an ended trace's data may reach up to there
             discard(self.view[base : self._first_code])
+        elif not self.in_target:  # an earlier trace of the same boot used it too
+            discard(self.view[base : base + data])
         view = self.view[base:]
+        address = self._address + base if self.in_target else 0
         return ScratchMemory(
-            view, self._address + base, native.address_of(view), size, self._room, base,
-            code - base, self._size,
+            view, address, native.address_of(view), size, self._room, base, code - base,
+            self._size,
         )  # fmt: skip
+
+    def boot_over(self, machine: StartedMachine) -> None:
+        """Map the scratch that a trace of the kernel's boot has used until now without the kernel.
+
+        Raises TargetError if there is no place for it, and KinstError if that trace's data are in
+        other memory.
+
+        Args:
+            machine: the machine, whose kernel is up.
+        """
+        if not self._waits:
+            raise KinstError("its data are not in the guest's memory", "use smaller buffers")
+        address = _map(machine, *self._whole)
+        self.in_target, self._address = address is not None, address or 0
+        self.view = machine.target.scratch_view()[: self._whole[0]]
 
     def _most_room(self) -> tuple[int, int]:
         """Return the offsets [low, high) of the largest free area for code."""

@@ -12,9 +12,10 @@ from typing import Protocol
 
 from kinst.consumer.symbols import NO_NAMES, Names
 from kinst.core.bodies import DISPLACED
-from kinst.core.errors import GoneError, TargetError
+from kinst.core.errors import GoneError, KinstError, TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import (
+    BootEnded,
     CommandEnded,
     Complaint,
     Gone,
@@ -40,6 +41,7 @@ SAMPLES, APART = 40, 0.01
 SHARE = 0.1
 
 IsActive = Callable[[], bool]  # whether clauses run
+PlanAgain = Callable[[], tuple[StartedMachine, TracePlan]]
 
 
 class Tracee(Protocol):
@@ -76,6 +78,14 @@ class Tracee(Protocol):
 
         Args:
             command: the guest's command, "" without one.
+        """
+        ...
+
+    def begin_command(self, report: Report) -> TracePlan | None:
+        """Start the guest's command after CommandReady, and let the machine run.
+
+        The kernel is up. If possible, the probes are planted anew as in any kernel that is up.
+        Returns the plan by which the trace goes on, None if it goes on as before.
         """
         ...
 
@@ -154,6 +164,10 @@ class HostAlone:
     def plant(self, command: str) -> str:
         return ""
 
+    def begin_command(self, report: Report) -> TracePlan | None:
+        """Return None: without a machine there is no command."""
+        return None
+
     def fire(self, enabled: EnabledSite, is_active: IsActive) -> None:
         self._runner.fire(enabled)
 
@@ -187,15 +201,20 @@ class PlantedMachine:
     for it.
     """
 
-    def __init__(self, plan: TracePlan, machine: StartedMachine) -> None:
-        """Write a plan's code and data, without the patches, into a stopped machine."""
-        self._machine = machine
+    def __init__(
+        self, plan: TracePlan, machine: StartedMachine, plan_again: PlanAgain | None = None
+    ) -> None:
+        """Write a plan's code and data, without the patches, into a stopped machine.
+
+        Args:
+            plan_again: returns the machine and a plan of the same trace for its kernel, once the
+                kernel whose boot is traced is up; None if the plan stays.
+        """
         self._target = machine.target
-        self._runner = StoppedRunner(machine, plan)
-        self._planted = apply(plan, machine)
-        scratch = plan.placed.scratch
+        self._plan_again = plan_again
+        self._boot_ended = False
+        self._take(plan, machine)
         self._sampled = [one.probe for one in plan.placement.sampled]
-        self._code = scratch.address + scratch.text, scratch.address + scratch.size
         self.names = names_of(machine)
         self.command_status = 0
         self.is_guest = machine.target.helpers is not None
@@ -205,6 +224,14 @@ class PlantedMachine:
         self._life: CommandLife | None = None
         self._exited = False  # whether the command has ended and its parent has not been told
         self._early: MachineEvent | None = None  # an event that came instead of the command's start
+
+    def _take(self, plan: TracePlan, machine: StartedMachine) -> None:
+        """Write a plan's code and data into the stopped machine, and trace by this plan."""
+        self._machine = machine
+        self._runner = StoppedRunner(machine, plan)
+        self._planted = apply(plan, machine)
+        scratch = plan.placed.scratch
+        self._code = scratch.address + scratch.text, scratch.address + scratch.size
 
     @property
     def passer(self) -> int:
@@ -229,6 +256,21 @@ class PlantedMachine:
             self._target.start_command()
         self._resume()
         return told
+
+    def begin_command(self, report: Report) -> TracePlan | None:
+        plan = None
+        if self._plan_again is not None:
+            try:
+                machine, plan = self._plan_again()
+            except KinstError as error:
+                report.say(f"kinst: the probes stop the machine as during the boot: {error}")
+            else:
+                self._planted.unplant()
+                self._take(plan, machine)
+                self._planted.plant()
+        self._target.start_command()
+        self._resume()
+        return plan
 
     def _resume(self) -> None:
         self._runner.clock.resumed()
@@ -279,6 +321,7 @@ class PlantedMachine:
     def _noted(self, event: MachineEvent | None) -> MachineEvent | None:
         if isinstance(event, CommandEnded):
             self.command_status = event.status
+        self._boot_ended = self._boot_ended or isinstance(event, BootEnded)
         return event
 
     def last_words(self) -> MachineEvent | None:
@@ -316,7 +359,8 @@ class PlantedMachine:
             return None
         try:
             told = self._planted.unplant()
-            self._target.resume()
+            if not self._boot_ended:  # what is traced ends there, and so does what is counted
+                self._target.resume()
             if self._life is not None and self._exited:
                 event = self._noted(self._life.finish())
                 if isinstance(event, Gone):

@@ -72,6 +72,19 @@ class Workspace:
         self._among: Collection[int] | None = None
         self._call_sites = True
 
+    def boot_over(self, machine: StartedMachine) -> None:
+        """Note that the kernel, whose boot was traced, is up, and map the scratch that the trace
+        has used until now without the kernel.
+
+        Args:
+            machine: the same machine, as one whose kernel is up.
+        """
+        self.machine, self._system = machine, machine.system
+        self._counters = CounterBlocks(machine)
+        self._leaders, self._text = None, b""
+        if self._pool is not None:
+            self._pool.boot_over(machine)
+
     # Decoded text.
 
     def prepare(self, among: Collection[int] | None = None, *, call_sites: bool = True) -> None:

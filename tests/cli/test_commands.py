@@ -64,6 +64,10 @@ def test_each_has_help_and_is_named_in_the_others(
          "kinst: failed to open /nosuch: No such file or directory"),
         (["flow", "-c", "ls"], 2,
          "kinst: kinst flow needs one function (kinst flow FUNCTION -c CMD)"),
+        (["flow", "--boot", "setup_arch"], 2,
+         "kinst: flow runs the command several times, with the entries of all functions planted;"
+         " a boot runs once, and stops at each hit"
+         " (kinst --boot -F -n 'fbt::FUNCTION:, fbt::CALLED:' with the functions that matter)"),
         (["flow", "-n", "BEGIN", "vfs_read"], 2,
          "kinst: flow makes its own programs and takes none (--if says which call)"),
         (["annotate", "-c", "ls"], 2,

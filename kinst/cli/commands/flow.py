@@ -61,6 +61,12 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     check_traces(request)
     if request.programs:
         raise UsageError("flow makes its own programs and takes none", "--if says which call")
+    if request.machine.trace_boot:
+        raise UsageError(
+            "flow runs the command several times, with the entries of all functions planted; a boot"
+            " runs once, and stops at each hit",
+            "kinst --boot -F -n 'fbt::FUNCTION:, fbt::CALLED:' with the functions that matter",
+        )
     if len(request.arguments) != 1:
         raise UsageError("kinst flow needs one function", "kinst flow FUNCTION -c CMD")
     condition = own.get("--if", OF_COMMAND if request.command else "")

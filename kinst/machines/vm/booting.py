@@ -3,7 +3,8 @@ from there with its probes in place.
 
 Probes of a booting kernel are stop-planted. Under TCG the breakpoints of QEMU's stub are compared
 with the program counter and never written into memory, so the kernel may rewrite its text, and may
-change its page tables, without losing one.
+change its page tables, without losing one. When the kernel is up and the command is ready, the
+target becomes like any other guest's (boot_over()).
 
 Tested by tests/vm/boot.
 """
@@ -13,6 +14,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
 
 from kinst.core.boot import BootSpan, Leap
 from kinst.core.errors import TargetError
@@ -20,6 +25,7 @@ from kinst.core.isa import Isa
 from kinst.core.machine import (
     Abilities,
     BootEnded,
+    CommandReady,
     Gone,
     KernelLocation,
     MachineEvent,
@@ -29,12 +35,15 @@ from kinst.core.machine import (
 from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.core.words import MASK
+from kinst.machines.stub.jump_cache import JUMP_CACHE
+from kinst.machines.vm import ABILITIES
 from kinst.machines.vm.kvm import Accelerator
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import VmConfig, gone_error, prepare_line
 from kinst.machines.vm.run_clock import RunClock
 
 _FIRST_SECONDS = 120.0  # for firmware and decompressor, on a busy host
+_TABLES = 16 << 20  # bytes at the end of RAM in which firmware and QEMU put tables for the kernel
 
 
 class BootingVm(Vm):
@@ -70,10 +79,12 @@ class BootingVm(Vm):
         self._clock: RunClock | None = None
         self._began = 0  # the clock's time at the kernel's first function
         self._ran = 0  # ns since then, when it was asked for last
+        self._text = 0  # address of the kernel's text
         self._last = 0  # running address at which the trace ends, 0 if it goes on
-        self._is_at_last = False
+        self._is_at_last = self._is_up = False
         self._probes: set[int] = set()  # addresses of the session's breakpoints
         self._command = ""
+        self._is_ready = False  # whether the command waits to be started
         self._step: Callable[[], bool] | None = None  # whether the command's next step can begin
         self._steps: Iterator[Callable[[], bool]] = iter(())
 
@@ -100,7 +111,14 @@ class BootingVm(Vm):
             self._last = self._span.last + slide & MASK
             self._stub.insert_breakpoint(self._last)
         self._clock, self._began = clock, clock.now()
-        return KernelLocation(self._span.text + slide & MASK, booting=True)
+        self._text = self._span.text + slide & MASK
+        return KernelLocation(self._text, booting=True)
+
+    def boot_over(self) -> KernelLocation:
+        self.abilities = replace(ABILITIES, code_table=JUMP_CACHE)
+        self._is_up = True
+        self._use_tables_of(self._kernels_cpu())
+        return KernelLocation(self._text, time=self.run_time())
 
     def _slide_by(self, leap: Leap) -> int:
         """Return how far KASLR has moved the kernel, as the register tells by which the kernel
@@ -153,12 +171,14 @@ class BootingVm(Vm):
     def settle(
         self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None
     ) -> None:
-        """Do nothing: the kernel changes its page tables while it boots, and counts no ticks yet.
+        """Do nothing while the kernel boots: it changes its page tables, and counts no ticks yet.
 
         Memory is read by the tables of the CPU that stopped last.
         """
+        if self._is_up:
+            super().settle(page_tables, heartbeat, allocator)
 
-    # Probes stop the guest.
+    # Probes stop the guest while its kernel boots.
 
     def map_scratch(
         self,
@@ -166,11 +186,28 @@ class BootingVm(Vm):
         near: tuple[int, int],
         reach: tuple[int, int] | None = None,
         data: int = 0,
-    ) -> None:
-        """Return None: page tables in which scratch could be mapped do not last."""
+    ) -> int | None:
+        """Return None while the kernel boots: page tables in which scratch could be mapped do not
+        last.
+        """
+        return super().map_scratch(size, near, reach, data) if self._is_up else None
 
-    def pointers(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Return None: without jumps there is nothing to search for."""
+    def scratch_view(self) -> memoryview:
+        """Return the bytes of scratch; while the kernel boots, without the end of scratch, at which
+        QEMU and the firmware have put the initial RAM disk and tables for the kernel.
+        """
+        view = super().scratch_view()
+        return view if self._is_up else view[: max(0, len(view) - self._loaded_size())]
+
+    def _loaded_size(self) -> int:
+        """Return how many bytes at the end of RAM the kernel may still read while it boots."""
+        disk = self._config.initrd
+        size = len(disk) if isinstance(disk, bytes) else 0 if disk is None else disk.stat().st_size
+        return size + _TABLES
+
+    def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
+        """Return None while the kernel boots: without jumps there is nothing to search for."""
+        return super().pointers(ranges) if self._is_up else None
 
     def run_time(self) -> int:
         if self._clock is not None:
@@ -189,17 +226,21 @@ class BootingVm(Vm):
     def wait(self, timeout: float) -> MachineEvent | None:
         """Wait for an event, and return it; None after `timeout` seconds.
 
-        Meanwhile a command is prepared and started when kinst's init is ready for it. At each stop,
-        memory is read by the page tables of the stopped CPU from then on.
+        Meanwhile a command is prepared when kinst's init is ready for it. At each stop while the
+        kernel boots, memory is read by the page tables of the stopped CPU from then on.
         """
         if self._is_at_last:
+            self.stop()
             return BootEnded()
         while self._step is not None and self._step():
             self._step = next(self._steps, None)
+            if self._step is None:
+                self._is_ready = True
+                self.stop()
+                return CommandReady()
         event = super().wait(timeout)
-        if isinstance(event, Stopped):
-            root = self._paging.root_of(self.registers(event.cpu))
-            self.memory.set_root(root, self.qemu.read_physical(root.physical, root.page))
+        if isinstance(event, Stopped) and not self._is_up:
+            self._use_tables_of(self.registers(event.cpu))
             if event.pc == self._last:
                 self._is_at_last = True
                 if event.pc not in self._probes:
@@ -210,8 +251,11 @@ class BootingVm(Vm):
 
     def prepare_command(self, command: str) -> int:
         """Store a command, which runs when the guest has booted; return 0, since it has no process
-        yet.
+        yet. If the guest has booted, prepare the command.
         """
+        if self._is_up:
+            pid, self._is_ready = super().prepare_command(command), True
+            return pid
         self._command = prepare_line(self._command_text(command), self._terminal_size)
         if self._last:
             super().remove_breakpoint(self._last)
@@ -219,27 +263,29 @@ class BootingVm(Vm):
         return 0
 
     def start_command(self) -> None:
-        """Let wait() run the command as soon as kinst's init is ready for it."""
-        self._steps = self._starting()
-        self._step = next(self._steps)
+        """Let the command run if it is ready; otherwise let wait() prepare it as soon as kinst's
+        init is ready for it, and return CommandReady then.
+        """
+        if self._is_ready:
+            self._is_ready = False
+            super().start_command()
+        else:
+            self._steps = self._preparing()
+            self._step = next(self._steps)
 
-    def _starting(self) -> Iterator[Callable[[], bool]]:
-        """Start the stored command in steps, and yield before each step a function that returns
-        whether the step can begin.
+    def _preparing(self) -> Iterator[Callable[[], bool]]:
+        """Prepare the stored command in steps, and yield before each step a function that returns
+        whether the step can begin; the last of them returns whether the command is ready.
         """
         yield self._hears_init
-        self.qemu.plug_shares()
-        for share in sorted(self._config.shares, key=lambda share: share.writable):
-            self._mount(share)
+        for _ in self._mounting():
             yield self._says_mounted
-        self._shares_mounted = True
         self.qemu.send_control(self._command)
         yield lambda: self.qemu.control_line("pid") is not None
-        self._step = None
-        super().start_command()
 
     def end_command(self) -> None:
-        """End the command if it has been started, and forget it otherwise."""
-        started, self._step = self._step is None and self._shares_mounted, None
-        if started:
+        """End the command if it has been prepared, and forget it otherwise."""
+        prepared, self._step = self._step is None and self._shares_mounted, None
+        self._is_ready = False
+        if prepared:
             super().end_command()

@@ -200,8 +200,14 @@ class Guest(Target):
 
     def _need_root(self) -> None:
         if not self.memory.has_root:
-            root = self._paging.root_of(self._kernels_cpu())
-            self.memory.set_root(root, self.qemu.read_physical(root.physical, root.page))
+            self._use_tables_of(self._kernels_cpu())
+
+    def _use_tables_of(self, registers: Mapping[str, int]) -> None:
+        """Read memory by the page tables of a stopped CPU, which has these registers, from now
+        on.
+        """
+        root = self._paging.root_of(registers)
+        self.memory.set_root(root, self.qemu.read_physical(root.physical, root.page))
 
     def _kernels_cpu(self) -> Mapping[str, int]:
         """Return the registers of a CPU in kernel mode; of any CPU if none is in kernel mode."""

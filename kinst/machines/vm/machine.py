@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from kinst.core.errors import TargetError
@@ -531,14 +531,8 @@ class Vm(Guest):
         return GuestHelpers(self.qemu, *self._command_pids)
 
     def _mount_shares(self) -> None:
-        """Mount the folders of the host in the running guest, the root first.  Does nothing the
-        second time.
-        """
-        if self._shares_mounted:
-            return
-        self.qemu.plug_shares()
-        for share in sorted(self._config.shares, key=lambda share: share.writable):
-            self._mount(share)
+        """Mount the folders of the host in the running guest.  Does nothing the second time."""
+        for share in self._mounting():
             try:
                 self.qemu.wait_for(self._says_mounted, _PREPARE_TIMEOUT, f"mounted {share.folder}")
             except TargetError as error:
@@ -546,12 +540,21 @@ class Vm(Guest):
                     "the kernel needs VIRTIO_PCI, VIRTIO_FS and OVERLAY_FS, built in or --module"
                 )
                 raise TargetError(f"{share.folder} is not in the guest: {error}", needs) from error
-        self._shares_mounted = True
 
-    def _mount(self, share: Share) -> None:
-        """Ask kinst's init to mount a folder of the host; the init answers `mounted`."""
-        where = f"{share.tag} {share.at.encode().hex()}".strip()
-        self.qemu.send_control(f"mount {where}")
+    def _mounting(self) -> Iterator[Share]:
+        """Ask kinst's init to mount the folders of the host, the root first, and yield each.
+
+        The caller waits until the init _says_mounted() before it asks for the next folder. Yields
+        nothing the second time.
+        """
+        if self._shares_mounted:
+            return
+        self.qemu.plug_shares()
+        for share in sorted(self._config.shares, key=lambda share: share.writable):
+            where = f"{share.tag} {share.at.encode().hex()}".strip()
+            self.qemu.send_control(f"mount {where}")
+            yield share
+        self._shares_mounted = True
 
     def _says_mounted(self) -> bool:
         return self.qemu.control_line("mounted") is not None

@@ -108,7 +108,7 @@ class _Linux:
         notified = target.planter is not None
         system: System = _module("system").attach(
             target, image, location.text, arch, target.isa, hook_bugs=hooks, notified=notified,
-            booting=target.cpus if location.booting else 0,
+            booting=target.cpus if location.booting else 0, time=location.time,
         )  # fmt: skip
         return system
 

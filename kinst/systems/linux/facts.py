@@ -304,12 +304,15 @@ class BootingBases(Sequence[int]):
         return per_cpu_bases(self._kernel, self._cpus)[at]
 
 
-def gather(kernel: LinuxMemory, btf: Btf, names: IsaFacts, booting: int = 0) -> Facts:
+def gather(
+    kernel: LinuxMemory, btf: Btf, names: IsaFacts, booting: int = 0, ahead: int = 0
+) -> Facts:
     """Return all facts about a running kernel whose slide has been verified.
 
     Args:
         booting: number of CPUs of a machine whose kernel is at the beginning of its boot; 0 for a
             kernel that is up.
+        ahead: how many ns D's timestamp is ahead of the kernel's clock.
 
     Raises KinstError, which names the type or symbol that is missing.
     """
@@ -321,6 +324,7 @@ def gather(kernel: LinuxMemory, btf: Btf, names: IsaFacts, booting: int = 0) -> 
 
     variables = builtins(kernel, btf)
     ticks = None if booting else clock(kernel, btf, names, bases[0])
+    ticks = ticks and ticks.ahead(ahead)
     return Facts(
         os="Linux",
         release=release(kernel),

@@ -16,7 +16,7 @@ REGION_REASONS = {
     "idmap": "a CPU runs it without the kernel's page tables",
     "hypervisor": "it runs above the kernel, with page tables of its own",
     "not mapped": "the kernel runs it, or a copy of it, without its own page tables",
-    "init": "it is init code: its memory is freed after boot",
+    "init": "it is init code, which is freed at the end of boot: --boot traces it",
 }
 
 # For functions of FreeBSD's kernel that dtrace_kinst(4) has in its examples: Linux's counterparts.

@@ -81,14 +81,17 @@ class Linux:
         *,
         notified: bool = False,
         booting: bool = False,
+        ahead: int = 0,
     ) -> None:
         """Describe a running kernel whose file, slide and facts are known.
 
         Args:
             notified: whether breakpoints reach kinst by a die notifier instead of a hook.
             booting: whether the kernel is at the beginning of its boot.
+            ahead: how many ns D's timestamp is ahead of the kernel's clock.
         """
         self._booting = booting
+        self._ahead = ahead
         self.facts = facts
         self._btf = btf
         self._arch = arch
@@ -140,7 +143,8 @@ class Linux:
     def clock(self) -> Clock | None:
         if self._booting:
             return None
-        return clock(self._kernel, self._btf, self._arch, self.facts.per_cpu_bases[0])
+        now = clock(self._kernel, self._btf, self._arch, self.facts.per_cpu_bases[0])
+        return now and now.ahead(self._ahead)
 
     def online_cpus(self) -> Sequence[int]:
         return online_cpus(self._kernel)
@@ -483,6 +487,7 @@ def attach(
     hook_bugs: bool = False,
     notified: bool = False,
     booting: int = 0,
+    time: int | None = None,
 ) -> Linux:
     """Examine a running Linux kernel, and return a System for it.
 
@@ -498,6 +503,7 @@ def attach(
         notified: whether breakpoints reach kinst by a die notifier, so that nothing is hooked.
         booting: number of CPUs of a machine whose kernel is at the beginning of its boot; 0 for a
             kernel that is up.
+        time: what D's timestamp shows now, in ns; None if it shows what the kernel's clock shows.
 
     Raises KinstError if the file is another kernel's, or has no symbols or no BTF; TargetError if
     the kernel has panicked.
@@ -514,9 +520,14 @@ def attach(
             f"{elf.path}: no .BTF section: kinst cannot tell where task_struct's members lie",
             "it needs a kernel built with CONFIG_DEBUG_INFO_BTF",
         )
-    facts = gather(kernel, btf, arch, booting)
+    facts, ahead = gather(kernel, btf, arch, booting), 0
+    if time is not None and facts.clock is not None:
+        ahead = time - facts.clock.now_ns
+        facts = gather(kernel, btf, arch, ahead=ahead)
     if not hook_bugs:
         facts = replace(facts, bug_hook=0)
     if notified:
         facts = replace(facts, fault_hook=0)
-    return Linux(kernel, btf, facts, arch, image, isa, notified=notified, booting=bool(booting))
+    return Linux(
+        kernel, btf, facts, arch, image, isa, notified=notified, booting=bool(booting), ahead=ahead
+    )

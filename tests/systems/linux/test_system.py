@@ -253,7 +253,7 @@ def test_functions_refused_and_not(running: Attached) -> None:
     linux = running.linux
     reasons = {
         "exc_int3": "noinstr", "asm_exc_int3": "entry", "kprobe_int3_handler": "do-not-probe",
-        "start_kernel": "init code", "__SCT__cond_resched": "static call",
+        "start_kernel": "--boot traces it", "__SCT__cond_resched": "static call",
         "__x86_return_thunk": "thunk", "copy_from_kernel_nofault": "every probe",
         "search_exception_tables": "hook", "do_trap.cold": "part of do_trap",
         "relocate_kernel": "copy", "__enc_copy": "copy", "__fentry__": "ftrace",

@@ -3,52 +3,174 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 import kinst as library
-from kinst.image.elf import open_elf
+from kinst.events import Frame, Record
+from kinst.image.elf import STT_FUNC, open_elf
 from kinst.kernels.fetch import prepared
+from kinst.views import boot_timeline
+from kinst.views.picture import Heading
 from tests.tiers import FIRST, ISAS
-from tests.vm.command import Result, kinst
+from tests.vm.boot.kernel_tables import jump_labels
+from tests.vm.command import kinst
 
 pytestmark = pytest.mark.vm
 
-ALL = [FIRST, *(pytest.param(isa, marks=[pytest.mark.full, pytest.mark.slow]) for isa in ISAS
-                if isa != FIRST)]  # fmt: skip
-INITCALLS = """
-fbt::do_one_initcall:entry { printf("%d calls %a\\n", tid, arg0); self->at = timestamp; }
-fbt::do_one_initcall:return { printf("took %d\\n", timestamp - self->at); }
-"""
 # Lines that begin with a device are about PCI quirks (drivers/pci/quirks.c, fixup_debug_start()).
 _CALLING = re.compile(r"^\[[^]]*\] calling  (\S+?)\+0x\S+ @ (\d+)$", re.M)
 _RETURNED = re.compile(r"^\[[^]]*\] initcall (\S+?)\+0x\S+ returned \S+ after (\d+) usecs *$", re.M)
 
 
-def traced(isa: str, program: str, command: str = "", append: str = "") -> Result:
-    words = ("--boot", f"--vm={isa}", "-q", "-n", program)
-    return kinst(*words, *(("-c", command) if command else ()), append=append).good()
+@dataclass(frozen=True)
+class Boot:
+    """A boot that was traced up to the end of a command.
+
+    Attributes:
+        records: records of the program of `kinst boot`, and of MORE.
+        parts: records of the program of `kinst boot` alone.
+        log: the kernel's log, with its own lines about its initcalls.
+        symbol: address of init_task, as the kernel says.
+        text: bytes of the kernel's code after the trace.
+    """
+
+    records: list[Record]
+    parts: list[Record]
+    log: str
+    symbol: int
+    text: bytes
+
+    def at(self, probe: str) -> list[tuple[object, ...]]:
+        """Return the values that were recorded at a probe, in order."""
+        found = (one for one in self.records if str(one.probe.name).endswith(probe))
+        return [tuple(value.value for value in one.values) for one in found]
 
 
-@pytest.mark.parametrize("isa", ALL)
-def test_initcalls_are_those_that_the_kernel_logs(isa: str) -> None:
-    """All initcalls of the boot, init code among them, in the kernel's order, by its names; each
-    took at least as long as the kernel says.
+COMMAND = "dmesg; grep ' init_task$' /proc/kallsyms"
+LOGGED = "initcall_debug log_buf_len=4M"
+MORE = """
+fbt::start_kernel:entry { trace(execname); trace(pid); trace(cpu); trace(curthread); }
+fbt::kernel_clone:return { trace(arg1); }
+fbt::run_init_process:entry { trace(stringof(arg0)); trace(pid); }
+"""
+
+
+def text_of(machine: library.Machine) -> bytes:
+    """Return the bytes of the kernel's code."""
+    running = machine._started.machine
+    running.target.stop()
+    low, high = running.text
+    return running.target.read(low, high - low)
+
+
+def booted(isa: str, append: str) -> Boot:
+    """Trace a boot. Two jump labels of a function that threads call have breakpoints, too."""
+    kernel = prepared(isa)
+    assert kernel is not None
+    elf = open_elf(kernel.debug)
+    code = np.flatnonzero(elf.symbols.kind == STT_FUNC).tolist()
+    names = {elf.symbols.name_of(k) for k in code}
+    labels = jump_labels(elf, "wake_up_new_task") if isa == FIRST else []
+    sites = "".join(f"kinst::wake_up_new_task:{at} {{ @ = count(); }}\n" for at in labels)
+    with library.boot(isa, append=f"{append} {LOGGED}".strip(), trace_boot=True) as machine:
+        calls, functions = machine.boot_functions()
+        present = [one for one in functions if one in names]
+        program = boot_timeline.program_of(calls, present) + MORE + sites
+        done = machine.run(program, command=COMMAND)
+        assert not labels or done.aggregations[""][()] > 100
+        log, _, line = done.output.decode().rstrip().rpartition("\n")
+        parts = [one for one in done.records if one.probe.name.function in (*calls, *present)]
+        return Boot(done.records, parts, log, int(line.split()[0], 16), text_of(machine))
+
+
+@pytest.fixture(scope="module")
+def boot() -> Boot:
+    """Return a boot at the kernel's linked addresses, so that its code can be compared."""
+    return booted(FIRST, "nokaslr")
+
+
+def check_initcalls(isa: str, boot: Boot) -> None:
+    """Check that all initcalls, init code among them, are in the kernel's order and by its names,
+    and that each took at least as long as the kernel says.
 
     Thread 0 runs those of the consoles without do_one_initcall() (kernel/printk/printk.c,
     console_init())."""
-    done = traced(isa, INITCALLS, "dmesg", "initcall_debug log_buf_len=4M")
-    found = re.findall(r"^(\d+) calls \S*`(\S+)$", done.out, re.M)
-    logged = [(tid, name) for name, tid in _CALLING.findall(done.guest) if tid != "0"]
-    assert len(logged) > 200
+    calls = [one for one in boot.records if one.probe.name.function == "do_one_initcall"]
+    logged = [(int(tid), name) for name, tid in _CALLING.findall(boot.log) if tid != "0"]
+    entries = [one for one in calls if one.probe.name.name == "entry"]
+    assert len(logged) > 200 and len(entries) == len(logged)
     addresses = Addresses(isa)
-    assert len(found) == len(logged)
-    for (tid, name), (other_tid, other) in zip(found, logged, strict=True):
-        assert tid == other_tid and addresses.of(name) & addresses.of(other), (name, other)
-    took = [int(ns) / 1000 for ns in re.findall(r"^took (\d+)$", done.out, re.M)]
-    times = [int(usecs) for _, usecs in _RETURNED.findall(done.guest)][-len(took) :]
-    assert len(took) == len(times) == len(found)
+    for one, (tid, name) in zip(entries, logged, strict=True):
+        thread, called = (value.value for value in one.values)
+        assert isinstance(called, Frame) and thread == tid
+        assert addresses.of(called.function) & addresses.of(name), (called.function, name)
+    begun: dict[object, int] = {}
+    took = []
+    for one in calls:
+        thread = one.values[0].value
+        if one.probe.name.name == "entry":
+            begun[thread] = one.time_ns
+        else:
+            took.append((one.time_ns - begun[thread]) / 1000)
+    times = [int(usecs) for _, usecs in _RETURNED.findall(boot.log)][-len(took) :]
+    assert len(took) == len(times) == len(logged)
     assert all(ours > 0.9 * theirs - 100 for ours, theirs in zip(took, times, strict=True))
+
+
+def test_initcalls_are_those_that_the_kernel_logs(boot: Boot) -> None:
+    check_initcalls(FIRST, boot)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if isa != FIRST])
+def test_initcalls_of_other_isas(isa: str) -> None:
+    check_initcalls(isa, booted(isa, ""))
+
+
+def test_the_first_instruction_is_in_thread_0_and_init_is_the_last(boot: Boot) -> None:
+    """The order of start_kernel(), the kernel's threads 1 and 2, and the first program."""
+    ((name, pid, cpu, thread),) = boot.at(":start_kernel:entry")
+    assert name in ("swapper", "swapper/0") and pid == cpu == 0 and thread == boot.symbol
+    assert boot.at(":run_init_process:entry") == [("/init", 1)]
+    functions = [one.probe.name.function for one in boot.records]
+    first = functions[: functions.index("run_init_process")].count("kernel_clone")
+    threads = [value for (value,) in boot.at(":kernel_clone:return")]
+    assert threads[:first] == list(range(1, first + 1)) and 20 < first < len(threads)
+
+
+def test_its_picture_has_its_parts(boot: Boot) -> None:
+    """Early steps, init code and the last step before the first program have bars, in order."""
+    svg = boot_timeline.timeline_svg(boot_timeline.parts_of(boot.parts), Heading("A boot"), 0)
+    names = re.findall(r"<title>(\w[\w.]*): [^,<]+, from [^,<]+ on, thread \d+</title>", svg)
+    assert len(names) > 300 and f"{len(names)} calls in" in svg
+    order = ["setup_arch", "console_init", "smp_init", "populate_rootfs", "free_initmem"]
+    assert sorted(order, key=names.index) == order
+
+
+def test_the_text_is_that_of_a_boot_without_probes(boot: Boot) -> None:
+    """Code that the kernel rewrites while it boots had probes on it: starts of functions, where
+    calls of its own tracer become nops, and jump labels."""
+    with library.boot(append=f"nokaslr {LOGGED}", cold=True, accel="tcg") as machine:
+        machine.execute("true")
+        text = text_of(machine)
+    assert len(text) > 10 << 20 and boot.text == text
+
+
+@pytest.mark.slow
+def test_kaslr_moves_each_boot() -> None:
+    """The kernel's own symbol table says where it is: elsewhere at each boot."""
+    program = 'fbt::start_kernel:entry { printf("%p\\n", &`init_task); }'
+    found = set()
+    for _ in range(2):
+        command = "grep ' init_task$' /proc/kallsyms"
+        done = kinst("--boot", "-q", "-n", program, "-c", command).good()
+        assert int(done.out, 16) == int(done.guest.split()[0], 16)
+        found.add(done.out)
+    assert len(found) == 2
 
 
 class Addresses:
@@ -64,60 +186,6 @@ class Addresses:
         number (init@2)."""
         symbols, plain = self._elf.symbols, name.partition("@")[0]
         return {int(symbols.address[k]) for k in symbols.indexes(plain)}
-
-
-def test_the_first_instruction_is_in_thread_0_and_init_is_the_last() -> None:
-    """The order of start_kernel(), the kernel's threads 1 and 2, and the first program."""
-    program = """
-    fbt::start_kernel:entry
-    { printf("%s %d %d %d\\n", execname, pid, cpu, curthread == &`init_task); }
-    fbt::kernel_clone:return { printf("thread %d\\n", arg1); }
-    fbt::run_init_process:entry { printf("%s as %d\\n", stringof(arg0), pid); }
-    fbt::kernel_execve:entry /pid == 1/ { printf("too late\\n"); }
-    END { printf("end\\n"); }
-    """
-    done = traced(FIRST, program)
-    lines = done.out.split("\n")
-    assert lines[0] == "swapper 0 0 1" or lines[0] == "swapper/0 0 0 1"
-    threads = [int(line.split()[1]) for line in lines if line.startswith("thread ")]
-    assert threads == list(range(1, len(threads) + 1)) and len(threads) > 20
-    assert lines[-4:-1] == ["/init as 1", "end", ""] or lines[-3:] == ["/init as 1", "end", ""]
-
-
-def test_kaslr_moves_each_boot() -> None:
-    """The kernel's own symbol table says where it is: elsewhere at each boot."""
-    program = 'fbt::start_kernel:entry { printf("%p\\n", &`init_task); }'
-    found = set()
-    for _ in range(2):
-        done = traced(FIRST, program, "grep ' init_task$' /proc/kallsyms")
-        assert int(done.out, 16) == int(done.guest.split()[0], 16)
-        found.add(done.out)
-    assert len(found) == 2
-
-
-def test_the_text_is_that_of_a_boot_without_probes() -> None:
-    """Code that the kernel rewrites while it boots had probes on it: starts of functions, where
-    calls of its own tracer become nops, and jump labels."""
-    program = """
-    fbt::start_kernel:entry, fbt::setup_arch:entry, fbt::kernel_init:entry
-    { @[probefunc] = count(); }
-    kinst::wake_up_new_task: { @[probefunc] = count(); }
-    """
-    texts = []
-    for probed in (True, False):
-        options = {"trace_boot": True} if probed else {"cold": True}
-        with library.boot(append="nokaslr", **options) as machine:
-            if probed:
-                counts = machine.run(program, command="true").aggregations[""]
-                assert counts[("setup_arch",)] == counts[("start_kernel",)] == 1
-                assert counts[("wake_up_new_task",)] > 500
-            else:
-                machine.execute("true")
-            running = machine._started.machine
-            running.target.stop()
-            low, high = running.text
-            texts.append(running.target.read(low, high - low))
-    assert len(texts[0]) > 10 << 20 and texts[0] == texts[1]
 
 
 def test_inside_of_what_boot_replaces_nothing_is_planted() -> None:

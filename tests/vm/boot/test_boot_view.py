@@ -10,7 +10,7 @@ import pytest
 
 from tests.vm.command import KINST
 
-pytestmark = pytest.mark.vm
+pytestmark = [pytest.mark.vm, pytest.mark.slow]
 
 
 def test_a_boot_as_a_picture(tmp_path: Path) -> None:

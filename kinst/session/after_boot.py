@@ -1,0 +1,123 @@
+"""Plan that plants a trace's probes anew, after the boot that it traces.
+
+While a kernel boots, each probe stops the machine. Once the kernel is up, its text is final and
+scratch can be mapped. So the same probes are planted as in a kernel that was up from the start.
+Their variables, buffers and aggregations stay where they are.
+
+Tested by tests/vm/boot/test_after_boot.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from kinst.core.errors import KinstError
+from kinst.core.probe import Site
+from kinst.core.system import System
+from kinst.session.place import choose_ways
+from kinst.session.plan import plan
+from kinst.session.values import (
+    ChosenSite,
+    EnabledSite,
+    PlacedProgram,
+    Placement,
+    StartedMachine,
+    TracePlan,
+)
+from kinst.session.workspace import COUNTER, Workspace
+
+NO_CODE = "boot has left no instruction here"
+
+
+def plan_after_boot(
+    made: TracePlan, booting: System, workspace: Workspace, say: Callable[[str], None]
+) -> TracePlan:
+    """Return a plan with the probes and the memory of a plan that was made for a boot, for the same
+    kernel once it is up.
+
+    Probes of functions that the kernel has freed are left out. A site that cannot be planted in a
+    kernel that is up, such as a jump label, stops the machine as before.
+
+    Args:
+        made: the plan for the boot.
+        booting: the system, as it was when that plan was made.
+        workspace: the machine, whose kernel is up; boot_over() has been called.
+        say: called with the numbers of probes by way of planting.
+
+    Raises KinstError.
+    """
+    workspace.prepare(call_sites=made.compiled.plant.call_sites)
+    machine, parts = workspace.machine, made.placement
+    if machine.cpus != made.placed.scratch.cpus:
+        raise KinstError(f"the kernel has {machine.cpus} CPUs, not {made.placed.scratch.cpus}")
+    there = [one for one in parts.stopped if not _is_freed(one.site, booting, machine.system)]
+    codes = [_live_code(one.site, machine) for one in there]
+    renewed = [_renewed(one, code) for one, code in zip(there, codes, strict=True) if code]
+    lasting = [one.enabled for one, code in zip(there, codes, strict=True) if not code]
+    program = replace(parts.enabled, enabled=(*parts.host, *renewed, *lasting))
+    stops = {one.probe.site.address: NO_CODE for one in lasting if one.probe.site is not None}
+    while True:
+        placement = choose_ways(program, workspace, stops=stops)
+        again = {one.site.address: one.choice.reason for one in _steppable(placement, machine)}
+        if not again:
+            placed = _placed(made.placed, placement, workspace)
+            planned = plan(placed, machine, workspace.ended, lambda done: None)
+            again = {site.address: reason for site, reason in planned.sites.refused}
+        if not again:
+            say(_told(placement, len(parts.stopped) - len(there)))
+            return planned
+        stops |= again
+
+
+def _placed(before: PlacedProgram, placement: Placement, workspace: Workspace) -> PlacedProgram:
+    """Return a placement with the layout that the trace has had in its boot, and with counters."""
+    scratch = replace(before.scratch, address=placement.memory.address)
+    more = COUNTER * len(placement.planted) if before.compiled.plant.blocks else 0
+    size = before.layout.counters_size
+    counters = workspace.place_counters(placement.memory, size, more)
+    return replace(before, placement=placement, scratch=scratch, counters=counters)
+
+
+def _is_freed(site: Site, booting: System, system: System) -> bool:
+    """Return whether a function that could be traced during the boot cannot be traced any more: the
+    kernel has freed it.
+    """
+    return bool(system.refusals(site.function)) and not booting.refusals(site.function)
+
+
+def _live_code(site: Site, machine: StartedMachine) -> bytes:
+    """Return the live bytes of a site's instruction, which boot may have replaced; b"" if no
+    instruction begins there any more.
+    """
+    found = machine.kernel.instructions(site.function)
+    return next((one.code for one in found if one.address == site.address), b"")
+
+
+def _renewed(chosen: ChosenSite, code: bytes) -> EnabledSite:
+    """Return a probe whose site has these live bytes."""
+    enabled, site = chosen.enabled, replace(chosen.site, code=code)
+    return replace(enabled, probe=replace(enabled.probe, site=site))
+
+
+def _steppable(placement: Placement, machine: StartedMachine) -> Sequence[ChosenSite]:
+    """Return the refused sites at which the machine can stop nevertheless."""
+    kernel, isa = machine.kernel, machine.isa
+    return [
+        one
+        for one in placement.refused
+        if not kernel.unsafe(one.site.function, one.site.address)
+        and not kernel.rerun_prefix(one.site.function, one.site.address)
+        and not isa.unsteppable(one.site.code)
+    ]
+
+
+def _told(placement: Placement, freed: int) -> str:
+    ways: Mapping[str, int] = {
+        "planted with jumps and traps": len(placement.planted),
+        "at which the machine stops": len(placement.stopped),
+        "left out": len(placement.refused),
+        "freed with the kernel's init code": freed,
+    }
+    counts = ", ".join(f"{count} {way}" for way, count in ways.items() if count)
+    return f"kinst: the kernel is up; probes: {counts or '0'}"
