@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kinst.core.machine import Bearings, CommandReady, MachineEvent, Stopped
+from kinst.core.machine import CommandReady, KernelLocation, MachineEvent, Stopped
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_reference import instructions, steps
 from tests.fake.fake_system import FakeSystem, FakeSystemKind
@@ -53,10 +53,10 @@ class BootingMachine(FakeMachine):
         system.forbidden |= self.ended if self.is_up else {}
         return system
 
-    def boot_over(self) -> Bearings:
+    def boot_over(self) -> KernelLocation:
         assert not self.running and self.stops.total() == self.switched
         self.abilities, self.is_up = FakeMachine.abilities, True
-        return Bearings(self.address("text_start"), time=self.run_time())
+        return KernelLocation(self.address("text_start"), time=self.run_time())
 
     def run_time(self) -> int:
         return self.stops.total()
