@@ -15,6 +15,7 @@ from dataclasses import replace
 from kinst.core.errors import KinstError
 from kinst.core.probe import Site
 from kinst.core.system import System
+from kinst.session.perturbing import refusals_of
 from kinst.session.place import choose_ways
 from kinst.session.plan import plan
 from kinst.session.values import (
@@ -103,10 +104,12 @@ def _renewed(chosen: ChosenSite, code: bytes) -> EnabledSite:
 def _steppable(placement: Placement, machine: StartedMachine) -> Sequence[ChosenSite]:
     """Return the refused sites at which the machine can stop nevertheless."""
     kernel, isa = machine.kernel, machine.isa
+    changing = refusals_of(placement.enabled, machine)
     return [
         one
         for one in placement.refused
-        if not kernel.unsafe(one.site.function, one.site.address)
+        if not (changing is not None and changing(one.enabled, one.site, b""))
+        and not kernel.unsafe(one.site.function, one.site.address)
         and not kernel.rerun_prefix(one.site.function, one.site.address)
         and not isa.unsteppable(one.site.code)
     ]
