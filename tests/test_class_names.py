@@ -6,12 +6,13 @@ import ast
 from collections import defaultdict
 
 from tests import ROOT
+from tests.syntax_trees import nodes_of
 
 
 def test_every_class_name_is_used_once() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for file in sorted((ROOT / "kinst").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes_of(file):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{file.relative_to(ROOT)}:{node.lineno}")
     assert len(places) > 500, "are the classes still found?"

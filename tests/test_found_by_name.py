@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.syntax_trees import nodes_of
 
 MODULES = sorted(path.relative_to(ROOT) for path in (ROOT / "kinst").rglob("*.py"))
 _WHERE = re.compile(r"Tested by (tests/.+)\.")
@@ -30,8 +31,9 @@ def told(tree: ast.Module) -> list[str]:
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_the_tests_of_a_module_are_found(module: Path) -> None:
-    tree = ast.parse((ROOT / module).read_text())
-    if not any(isinstance(node, CODE) for node in ast.walk(tree)):
+    tree, *nodes = nodes_of(ROOT / module)
+    assert isinstance(tree, ast.Module)
+    if not any(isinstance(node, CODE) for node in nodes):
         return
     beside = ROOT / "tests" / Path(*module.parts[1:-1]) / f"test_{module.name}"
     named = told(tree)

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax_trees import nodes_of
+
 ROOT = Path(__file__).resolve().parent.parent / "kinst"
 STAGES = ("compile", "expand", "enable", "place", "plan", "apply", "run")  # of the path
 RANK = {
@@ -44,7 +46,7 @@ def files() -> list[Path]:
 def imported(path: Path) -> tuple[tuple[str, int], ...]:
     """Return (absolute name of a module or of its member, line) of every import of a file."""
     found: list[tuple[str, int]] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -196,7 +198,7 @@ def test_no_imports_inside_functions() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno} inside {function.name}"
         for path in files()
-        for function in ast.walk(ast.parse(path.read_text()))
+        for function in nodes_of(path)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)

@@ -22,6 +22,7 @@ import pytest
 from kinst.codegen.subroutines import prototypes
 from kinst.image.elf import open_elf
 from kinst.kernels.fetch import prepared
+from tests.syntax_trees import nodes_of
 from tests.tiers import EVERYTHING, FIRST, ISAS
 
 ROOT = Path(__file__).resolve().parent.parent / "kinst"
@@ -66,7 +67,7 @@ class Source:
 @cache
 def sources() -> tuple[Source, ...]:
     paths = sorted(ROOT.rglob("*.py"))
-    return tuple(Source(p, tuple(ast.walk(ast.parse(p.read_text())))) for p in paths)
+    return tuple(Source(p, nodes_of(p)) for p in paths)
 
 
 def modules_of(kind: str) -> frozenset[str]:

@@ -344,6 +344,12 @@ def _wanted(
                 known[same] = counted(program, layout, e.probe.id, *own, base, snippets)
             bodies = known[same]
         if bodies is None and code is None:
+            if counters is None and layout.counters_size:
+                raise KinstError(
+                    "the program has no free addresses for counters below 2 GB, where its threads"
+                    " can reach them",
+                    "earlier traces of this process have filled them: start the program anew",
+                )
             raise KinstError(
                 f"{e.probe.name}: {ONLY_COUNTS}",
                 "count() by constants, probefunc or probename, and predicates over regs[]",

@@ -15,6 +15,7 @@ import platform
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ from kinst.wire.traced_program import AttachedProgram, TracedProgram
 
 _HOST = "x86_64"  # the only machine whose programs kinst plants
 _ENTRY = 9  # AT_ENTRY of the auxiliary vector (getauxval(3))
-_MMAP, _CLOSE, _OPEN_AT = 9, 3, 257
+_MMAP, _MUNMAP, _CLOSE, _OPEN_AT = 9, 11, 3, 257
 _AT_CWD = -100
 _FIXED = 0x100000  # MAP_FIXED_NOREPLACE
 _SHARED, _NO_RESERVE = 1, 0x4000
@@ -53,8 +54,10 @@ _APART = 1 << 20  # bytes between mappings of kinst and others
 _START_BRK = 44  # field of /proc/PID/stat after the program's name
 _NO_CALL = 1 << 63  # from this value on, orig_rax says that a thread is in no system call
 # Bytes of counters of a thread for each byte of code: two counters for each instruction, and twice
-# as much again for programs with several aggregations.  Bytes of all threads' counters.
-_COUNTERS_EACH, _COUNTERS = 8, 1 << 28
+# as much again for programs with several aggregations.
+_COUNTERS_EACH = 8
+# Bytes of all threads' counters, and the least that they get where little memory is free.
+_COUNTERS, _LEAST_COUNTERS = 1 << 28, 1 << 24
 _LEAST_THREADS, _MOST_THREADS = 16, 1024
 _SHADOW_STACKS = "SHSTK"
 # What /proc/PID/status says of a process in which kinst cannot map memory or displace calls, with
@@ -111,17 +114,29 @@ class TracedProcess(Target):
 
     def bring_up(self, say: Callable[[str], None]) -> KernelLocation:
         """Return the address of the program's entry, and the gs bases of its threads."""
+        self._unmap_unused()
         program = os.stat(f"/proc/{self._program.pid}/exe")
         code = sum(
             one.size for one in self._program.process.mappings()
             if "x" in one.rights and one.inode == program.st_ino
         )  # fmt: skip
         block = (code * _COUNTERS_EACH + _APART - 1) & -_APART
-        threads = min(max(_COUNTERS // block, _LEAST_THREADS), _MOST_THREADS)
+        threads = min(max(self._counters() // block, _LEAST_THREADS), _MOST_THREADS)
         bases = tuple(range(0, threads * block, block))
         self._program.give_bases(bases)
         self._unmapped = (bases[-1] + block + LEAF) & -LEAF
         return KernelLocation(places=(self._auxiliary(_ENTRY),), counter_bases=bases)
+
+    def _counters(self) -> int:
+        """Return how many bytes all threads' counters may have: _COUNTERS, or less if later traces
+        would have no room for theirs below 2 GB."""
+        ends = [(0, 0), *self._taken(), (_REACH, _REACH)]
+        tops = accumulate((min(end, _REACH) for _, end in ends), max)
+        room = max(start - top for top, (start, _) in zip(tops, ends[1:], strict=False))
+        size = _COUNTERS
+        while size > _LEAST_COUNTERS and 2 * size > room:
+            size //= 2
+        return size
 
     def _auxiliary(self, kind: int) -> int:
         """Return an entry of the program's auxiliary vector. Raises TargetError."""
@@ -142,16 +157,10 @@ class TracedProcess(Target):
 
     def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64]:
         """Search the program's writable memory and the registers of its threads for addresses."""
-        registers: list[int] = []
-        for one in self._program.registers():
-            registers += one.values()
-            if one["orig_rax"] < _NO_CALL:  # the kernel may restart the call, 2 bytes before
-                registers.append(one["rip"] - len(SYSCALL) & MASK)
-        pieces = [*self._writable(), memoryview(np.array(registers, np.uint64).tobytes())]
-        earlier = self._earlier_code()
+        earlier = [(one.start, one.end) for one in self._earlier_code()]
+        words = pointers_in(self._words(), [*ranges, *earlier])
         if not earlier:
-            return pointers_in(pieces, ranges)
-        words = pointers_in(pieces, [*ranges, *earlier])
+            return words
         inside = np.zeros(len(words), np.bool_)
         for low, high in earlier:
             inside |= (words >= np.uint64(low)) & (words < np.uint64(high))
@@ -159,15 +168,43 @@ class TracedProcess(Target):
         led = [at for at in back if any(low <= at < high for low, high in ranges)]
         return np.unique(np.concatenate([words[~inside], np.array(sorted(led), np.uint64)]))
 
-    def _earlier_code(self) -> list[tuple[int, int]]:
-        """Return the ranges [low, high) of trampolines that earlier traces, of other kinst
-        processes, have left in the program."""
+    def _words(self) -> list[memoryview]:
+        """Return the program's writable memory, and the registers of its threads as memory."""
+        registers: list[int] = []
+        for one in self._program.registers():
+            registers += one.values()
+            if one["orig_rax"] < _NO_CALL:  # the kernel may restart the call, 2 bytes before
+                registers.append(one["rip"] - len(SYSCALL) & MASK)
+        return [*self._writable(), memoryview(np.array(registers, np.uint64).tobytes())]
+
+    def _earlier_memory(self) -> list[ProcessMapping]:
+        """Return the program's mappings of the scratch of earlier traces, which other kinst
+        processes have left in it."""
         ours = 0 if self._memory is None else os.fstat(self._memory.fd).st_ino
         return [
-            (one.start, one.end)
+            one
             for one in self._program.process.mappings()
-            if one.path.startswith(_OWN_MEMORY) and "x" in one.rights and one.inode != ours
+            if one.path.startswith(_OWN_MEMORY) and one.inode != ours
         ]
+
+    def _earlier_code(self) -> list[ProcessMapping]:
+        """Return the program's mappings of the trampolines of earlier traces."""
+        return [one for one in self._earlier_memory() if "x" in one.rights]
+
+    def _unmap_unused(self) -> None:
+        """Unmap the scratch of each earlier trace whose trampolines no thread is in, so that a
+        process can be traced any number of times.
+
+        A thread is taken to be in them if a register or a word of memory points there.
+        """
+        code = self._earlier_code()
+        if not code:
+            return
+        words = pointers_in(self._words(), [(one.start, one.end) for one in code]).tolist()
+        used = {one.inode for one in code for word in words if one.start <= word < one.end}
+        for one in self._earlier_memory():
+            if one.inode not in used:
+                self._program.call(_MUNMAP, one.start, one.size)
 
     def _writable(self) -> Iterator[memoryview]:
         process = self._program.process

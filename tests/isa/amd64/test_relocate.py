@@ -19,6 +19,7 @@ from kinst.core.isa import Isa
 from kinst.isa.amd64.parse import parse
 from tests.isa.emulated import SCRATCH, TRAP, EmulatorError, Machine, Outcome, State, random_state
 from tests.isa.kernel_text import Form, Text
+from tests.tiers import draws
 
 ATTEMPTS = 12
 # Their results differ each time: nothing to compare.
@@ -107,6 +108,7 @@ def spelled(forms: list[Form]) -> list[Form]:
     return found
 
 
+@pytest.mark.drawn
 def test_every_form_of_the_kernel(
     isa: Isa,
     machine: Machine,
@@ -117,7 +119,7 @@ def test_every_form_of_the_kernel(
     rng = random.Random(20)
     tally = Tally()
     for form in spelled(kernel_forms) if thorough else kernel_forms:
-        compare(isa, machine, rng, form, 5 if thorough else 2, tally)
+        compare(isa, machine, rng, form, 5 if thorough else draws(1, 2), tally)
     report.append(f"{tally.compared} forms equal in {tally.states} random states")
     for reason, forms in sorted(tally.refused.items()):
         names = Counter(f.text.split()[0] for f in forms)

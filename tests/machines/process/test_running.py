@@ -173,6 +173,18 @@ def test_rounds_of_a_running_process_are_counted(
         assert {n for (name, _), n in hits.items() if name == "answer_round"} == {500}
 
 
+@pytest.mark.full
+def test_a_process_is_traced_again_and_again(tmp_path: Path) -> None:
+    """Later traces have room for code and counters near a program at low addresses, where a trace
+    leaves some 200 MB mapped if a thread may be in it."""
+    with running(tmp_path, "-static") as one:
+        for rounds in range(100, 110):
+            hits = traced(one, lambda n=rounds: one.ask(n), SOME)  # type: ignore[misc]
+            found = {n for (function, _), n in hits.items() if function == "answer_round"}
+            assert found == {rounds}
+        one.end()
+
+
 def test_a_job_that_is_stopped_stays_stopped(tmp_path: Path) -> None:
     with running(tmp_path) as one:
         os.kill(one.pid, signal.SIGSTOP)
