@@ -13,7 +13,7 @@ from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 
 _PIECE = 16  # bytes to read for one instruction: no instruction is longer
-_UNUSED = 8  # so many zero bytes mean that no code was written there
+UNUSED = 8  # so many zero bytes mean that no code was written there
 
 
 def ways_back(
@@ -44,7 +44,7 @@ def ways_back(
                 code = read(at, min(_PIECE, region[1] - at))
             except TargetError:
                 break
-            if not any(code[:_UNUSED]):  # no code was ever written there
+            if not any(code[:UNUSED]):  # no code was ever written there
                 break
             instruction = next(iter(isa.decode(code, at)), None)
             if instruction is None:  # control cannot be here

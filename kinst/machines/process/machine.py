@@ -15,7 +15,6 @@ import platform
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +32,7 @@ from kinst.core.machine import (
 )
 from kinst.core.words import MASK, PAGE
 from kinst.machines.process.command import simple_command
-from kinst.machines.process.earlier_code import ways_back
+from kinst.machines.process.earlier_code import UNUSED, ways_back
 from kinst.machines.stub.scan import pointers_in
 from kinst.wire.memory import SharedMemory
 from kinst.wire.other_process import Mapping as ProcessMapping
@@ -128,13 +127,19 @@ class TracedProcess(Target):
         return KernelLocation(places=(self._auxiliary(_ENTRY),), counter_bases=bases)
 
     def _counters(self) -> int:
-        """Return how many bytes all threads' counters may have: _COUNTERS, or less if later traces
-        would have no room for theirs below 2 GB."""
-        ends = [(0, 0), *self._taken(), (_REACH, _REACH)]
-        tops = accumulate((min(end, _REACH) for _, end in ends), max)
-        room = max(start - top for top, (start, _) in zip(tops, ends[1:], strict=False))
+        """Return how many bytes all threads' counters may have: _COUNTERS, or less if two areas of
+        that size, this trace's and a later one's, do not fit at addresses that a distance of 32
+        bits reaches from the lowest gs base."""
+        taken = self._taken()
         size = _COUNTERS
-        while size > _LEAST_COUNTERS and 2 * size > room:
+        while size > _LEAST_COUNTERS:
+            fits, at = 0, size + _APART
+            while at + size < _REACH and fits < 2:
+                ends = [end for start, end in taken if start < at + size and at < end]
+                fits += not ends
+                at = max(ends, default=at + size)
+            if fits == 2:
+                break
             size //= 2
         return size
 
@@ -195,13 +200,14 @@ class TracedProcess(Target):
         """Unmap the scratch of each earlier trace whose trampolines no thread is in, so that a
         process can be traced any number of times.
 
-        A thread is taken to be in them if a register or a word of memory points there.
+        A thread is taken to be in them if a register or a word of memory points to their code.
         """
         code = self._earlier_code()
         if not code:
             return
         words = pointers_in(self._words(), [(one.start, one.end) for one in code]).tolist()
-        used = {one.inode for one in code for word in words if one.start <= word < one.end}
+        entered = [word for word in words if any(self.read(word, UNUSED))]
+        used = {one.inode for one in code for word in entered if one.start <= word < one.end}
         for one in self._earlier_memory():
             if one.inode not in used:
                 self._program.call(_MUNMAP, one.start, one.size)
