@@ -244,7 +244,9 @@ class AggregationStore:
         self._left: dict[int, tuple[int, int]] = {}  # by CPU slot: (half, sequence) if not merged
 
     def use_counters(self, counters: Sequence[npt.NDArray[np.uint64]], sums: CounterSums) -> None:
-        """Also count by these counters from now on; arguments as for __init__()."""
+        """From now on, also add the counts of these counters; the arguments are those of
+        __init__().
+        """
         self._counters, self._sums = counters, sums
 
     def snapshot(self) -> None:

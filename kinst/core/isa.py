@@ -243,8 +243,10 @@ class StoppingIsa(ABC):
         return ""
 
     def unskippable(self, code: bytes, address: int) -> str:
-        """Return why skip() may not leave out an instruction from which control goes on to the next
-        (flow()), in words for the user; "" if the instruction leaves the stack pointer alone."""
+        """Return, in words for the user, why skip() may not leave out an instruction; "" if it may,
+        because the instruction leaves the stack pointer alone. The caller knows by flow() that
+        control goes on to the next instruction.
+        """
         return f"kinst does not know the effects of instructions of {self.name} well enough"
 
     def padding(self, code: bytes) -> int:
@@ -314,8 +316,8 @@ class PlantingIsa(StoppingIsa):
         cannot be made. The trampoline does the work of `bodies`, then runs the displaced
         instruction.
 
-        Interrupts are off while the code of a CallBody runs. The displaced instruction finds all
-        registers and flags unchanged.
+        Interrupts are off while the code of a CallBody runs. The displaced instruction finds the
+        flags unchanged, and all registers except those that a CallBody has changed.
 
         Args:
             site: the instruction.

@@ -366,8 +366,10 @@ class KernelMemory(Protocol):
         ...
 
     def write(self, address: int, data: bytes) -> None:
-        """Write kernel memory that is not code, as the kernel itself may. Raises TargetError if any
-        of it is not mapped or read-only, or if this machine's memory is not written."""
+        """Write kernel memory that is not code, where the kernel itself may write. Raises
+        TargetError if any of it is read-only or not mapped, or if kinst does not write this
+        machine's memory.
+        """
         raise TargetError("the memory of this machine is not written")
 
 

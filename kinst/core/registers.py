@@ -63,7 +63,8 @@ class NamedRegisters:
         argument_slots: frame slots of the C argument registers.
         sp_slot: frame slot of the stack pointer.
         result_slot: frame slot of the register with a C function's result.
-        exit_slot: frame slot that no register has (Isa.exit_slot), -1 if there is none.
+        exit_slot: the frame's exit slot, which no register has (Isa.exit_slot); -1 if there is
+            none.
         writable_slots: frame slots of the registers that a program may assign.
         fixed_slots: frame slot of another register -> the reason why it cannot be assigned.
     """

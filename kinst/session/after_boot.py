@@ -34,8 +34,8 @@ NO_CODE = "boot has left no instruction here"
 def plan_after_boot(
     made: TracePlan, booting: System, workspace: Workspace, say: Callable[[str], None]
 ) -> TracePlan:
-    """Return a plan with the probes and the memory of a plan that was made for a boot, for the same
-    kernel once it is up.
+    """Return the plan by which a trace of a boot goes on once the kernel is up. It has the probes
+    and the memory of the plan for the boot.
 
     Probes of functions that the kernel has freed are left out. A site that cannot be planted in a
     kernel that is up, such as a jump label, stops the machine as before.
@@ -44,7 +44,7 @@ def plan_after_boot(
         made: the plan for the boot.
         booting: the system, as it was when that plan was made.
         workspace: the machine, whose kernel is up; boot_over() has been called.
-        say: called with the numbers of probes by way of planting.
+        say: called with a sentence that says how many probes are planted in which way.
 
     Raises KinstError.
     """

@@ -138,7 +138,7 @@ def _check_destructive(program: typed.TypedProgram, options: Options) -> None:
 
 
 def _written_symbols(clause: typed.Clause) -> list[str]:
-    """Return `NAME = for each variable of the kernel that a clause assigns, or a part of it."""
+    """Return "`NAME =" for each variable of the kernel that a clause assigns, wholly or in part."""
     return [
         f"`{one.name} ="
         for store in find(clause, typed.Store)
@@ -147,8 +147,8 @@ def _written_symbols(clause: typed.Clause) -> list[str]:
 
 
 def _symbols_of(address: typed.Expr) -> Iterator[typed.SymbolAddress]:
-    """Yield the symbol from whose address, by constant offsets or indexes, an address is computed;
-    nothing for an address that was loaded from memory.
+    """Yield the symbol from whose address an address is computed by offsets or indexes; nothing for
+    an address that was loaded from memory.
     """
     while isinstance(address, typed.Cast | typed.Binary):
         address = address.operand if isinstance(address, typed.Cast) else address.left
@@ -157,7 +157,9 @@ def _symbols_of(address: typed.Expr) -> Iterator[typed.SymbolAddress]:
 
 
 def _fixed_registers(isa: RegisterNames) -> dict[int, str]:
-    """Return why a register cannot be assigned, by its index in regs[], for each such register."""
+    """Return the reason for each register that cannot be assigned, by the register's index in
+    regs[].
+    """
     otherwise = f"kinst changes no registers on {isa.name}"
     if isa.writable_slots:
         otherwise = "kinst does not change this register"

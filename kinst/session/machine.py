@@ -73,7 +73,7 @@ def start(
 def booted(
     machine: StartedMachine, request: Request, files: KernelFiles, report: Report
 ) -> StartedMachine:
-    """Return a machine whose boot was traced, and is over, as a machine whose kernel is up."""
+    """Return a machine, whose traced boot is over, as a machine whose kernel is up."""
     return _identified(machine.target, machine.target.boot_over(), request, files, report)
 
 

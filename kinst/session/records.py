@@ -137,7 +137,7 @@ class TraceRecords:
         set_speculations(self._view, options.nspec, options.specsize)
 
     def use_counters(self, plan: TracePlan) -> None:
-        """Also count by the counters of a plan by which the trace goes on."""
+        """From now on, also add the counts of a plan's counters; the trace goes on by this plan."""
         self.store.use_counters(_counters(plan.placed), _sums(plan))
 
     # Whether clauses run.

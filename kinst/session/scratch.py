@@ -107,7 +107,8 @@ class ScratchPool:
         )  # fmt: skip
 
     def boot_over(self, machine: StartedMachine) -> None:
-        """Map the scratch that a trace of the kernel's boot has used until now without the kernel.
+        """Map scratch into the kernel. Until now a trace of the kernel's boot has used this memory,
+        and the kernel had no mapping of it.
 
         Raises TargetError if there is no place for it, and KinstError if that trace's data are in
         other memory.

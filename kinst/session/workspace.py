@@ -73,8 +73,8 @@ class Workspace:
         self._call_sites = True
 
     def boot_over(self, machine: StartedMachine) -> None:
-        """Note that the kernel, whose boot was traced, is up, and map the scratch that the trace
-        has used until now without the kernel.
+        """Note that the kernel, whose boot was traced, is up, and map the scratch of the trace into
+        the kernel.
 
         Args:
             machine: the same machine, as one whose kernel is up.

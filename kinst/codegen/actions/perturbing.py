@@ -67,7 +67,9 @@ def changes_of(clauses: Iterable[typed.Clause], machine: Isa | CodeMachine) -> P
 
 
 def perturb(firing: Firing, action: typed.PerturbAction) -> None:
-    """Emit LLVM IR of one of these actions, which stores to the frame of saved registers."""
+    """Emit LLVM IR of an action that changes registers or control. The code stores to the frame of
+    saved registers.
+    """
     machine = firing.unit.machine
     match action:
         case typed.SetRegisterAction():

@@ -285,8 +285,8 @@ def _write_write_kernel(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function write_kernel(dst, src, size), which copies to memory of the traced
     kernel and returns 0 on success and another value on failure.  Scratch is never written.
 
-    The kernel's function that writes does not check the address as the function that reads does; an
-    address of a process would be an oops.  So the bytes are read first.
+    Unlike the kernel's function that reads, the function that writes does not check the address: it
+    would oops for an address of a process.  So the bytes are read first.
     """
     code, machine = unit.function(name, 3), unit.machine
     dst, src, size = code.params
@@ -372,8 +372,8 @@ def writable(firing: Firing, address: IrValue, size: IrValue) -> IrValue:
 
 
 def _unwritable(firing: Firing, address: IrValue, size: IrValue) -> tuple[IrValue, IrValue]:
-    """Emit LLVM IR that tests whether any of the `size` bytes at an address is not memory that any
-    clause may write; return the address as local_address() converts it, and an i1.
+    """Emit LLVM IR that tests the `size` bytes at an address; return the address as local_address()
+    converts it, and an i1, which is 1 if a clause may not write all of these bytes.
 
     A clause may write its own alloca() memory and D variables that are not dynamic.
     """

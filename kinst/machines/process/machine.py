@@ -197,10 +197,11 @@ class TracedProcess(Target):
         return [one for one in self._earlier_memory() if "x" in one.rights]
 
     def _unmap_unused(self) -> None:
-        """Unmap the scratch of each earlier trace whose trampolines no thread is in, so that a
-        process can be traced any number of times.
+        """If no thread is in the trampolines of an earlier trace, unmap the scratch of that trace.
+        So a process can be traced any number of times.
 
-        A thread is taken to be in them if a register or a word of memory points to their code.
+        A thread is taken to be in trampolines if a register or a word of memory points to their
+        code.
         """
         code = self._earlier_code()
         if not code:

@@ -155,7 +155,7 @@ class GuestMemory:
         )
 
     def write(self, address: int, data: bytes) -> None:
-        """Write virtual memory as the kernel may.
+        """Write virtual memory, where the kernel itself may write.
 
         Raises UnmappedError if any of the range is not mapped, and TargetError if any of it is
         read-only or executable.

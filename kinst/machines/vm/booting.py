@@ -274,8 +274,9 @@ class BootingVm(Vm):
             self._step = next(self._steps)
 
     def _preparing(self) -> Iterator[Callable[[], bool]]:
-        """Prepare the stored command in steps, and yield before each step a function that returns
-        whether the step can begin; the last of them returns whether the command is ready.
+        """Prepare the stored command in steps. Before each step, yield a function that returns
+        whether the step can begin; the last of these functions returns whether the command is
+        ready.
         """
         yield self._hears_init
         for _ in self._mounting():
