@@ -69,12 +69,34 @@ def test_variables_of_the_kernel_are_assigned(guest: Guest) -> None:
     program = """
         fbt::vfs_open:entry /execname == "cat" && !done/ { `panic_timeout = 77; done = 1; }
         fbt::vfs_open:entry /execname == "head" && !bad/
-        { bad = 1; *(char *)`linux_banner = 33; }
+        { bad = 1; *(char *)&`linux_banner = 33; }
         ERROR { @[arg4] = count(); }"""
     done = run(guest, program, "cat /proc/sys/kernel/panic; head -c 5 /proc/version")
     assert "77\n" in done.guest, done
     assert "Linux" in done.guest
     assert done.out.split() == ["1", "1"]  # a bad address
+
+
+def test_signals_reach_the_current_process(guest: Guest) -> None:
+    program = """
+        fbt::vfs_open:entry /execname == "head"/ { raise(9); }
+        fbt::vfs_open:entry /execname == "cat" && !done/ { done = 1; stop(); }
+        """
+    command = (
+        "head -c 4 /etc/passwd; cat /etc/passwd & sleep 1; grep State: /proc/\\$!/status;"
+        " kill -CONT \\$!; wait"
+    )
+    done = run(guest, program, command)
+    assert "Killed" in done.guest, done
+    assert "T (stopped)" in done.guest
+    assert "root:" in done.guest
+
+
+def test_the_kernel_panics(guest: Guest) -> None:
+    program = 'fbt::vfs_open:entry /execname == "cat"/ { panic(); }'
+    done = kinst(f"--vm={guest.isa}", "-w", "-n", program, "-c", "cat /etc/passwd")
+    assert done.status != 0
+    assert "kinst: panic() in a D program" in done.err, done
 
 
 def test_refusals_name_the_reason() -> None:
