@@ -383,6 +383,7 @@ def test_return_is_refused_where_it_would_not_return(isa: str) -> None:
     assert "entry" in refused(isa, f"kinst::work:{second} {{ return(1); }}")
     assert "void" in refused(isa, "fbt::idle:entry { return(1); }")
     assert "no function" in refused(isa, "BEGIN { return(1); }")
+    assert "inlined copy of mix" in refused(isa, "kinst::mix:entry { return(1); }")
 
 
 def test_skip_is_refused_for_what_decides_about_control_or_stack(isa: str) -> None:
