@@ -24,6 +24,7 @@ from kinst.api.running_batches import ReadyBatch, RunningBatches
 from kinst.api.trace import Trace, stopped_after
 from kinst.core.code import FunctionCode
 from kinst.core.dataclass import dataclass
+from kinst.core.dialect import Dialect
 from kinst.core.dtypes import FunctionType
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import CommandEnded, CommandReady, EarlyStart, Gone, Terminal
@@ -189,6 +190,16 @@ class Machine:
         """Name of the register in which a C function returns its value, as regs[] takes it:
         R_RAX."""
         return next(r.d_name for r in self._isa.registers if r.slot == self._isa.result_slot)
+
+    @property
+    def stack_register(self) -> str:
+        """Name of the stack pointer, as regs[] takes it: R_RSP."""
+        return next(r.d_name for r in self._isa.registers if r.slot == self._isa.sp_slot)
+
+    @property
+    def dialect(self) -> Dialect:
+        """The part of D that the machine's system defines, such as the numbers of errors."""
+        return self._files.dialect()
 
     def prototype(self, module: str, function: str) -> FunctionType | None:
         """Return the types of a function's parameters and result; None if the kernel's files do not

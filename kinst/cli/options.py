@@ -52,6 +52,8 @@ kinst cover ...    coverage of the kernel's code, as LCOV's format; kinst cover 
 kinst diff A B     what differs between two results of --json; kinst diff --help
 kinst top ...      an aggregation as a live table; kinst top --help
 kinst plot ...     histograms and heat maps of distributions; kinst plot --help
+kinst inject ...   which failing calls a kernel does not survive; kinst inject --help
+kinst race F       delays that widen the windows of races; kinst race --help
 kinst test FILE... programs with assertions, as TAP and JUnit's XML; kinst test --help
 kinst cache        what is kept on the disk, by kind, and deleting it; kinst cache --help
 """

@@ -12,6 +12,7 @@ from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 
+from kinst.core.boot import ConsoleSigns
 from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import StructType
 from kinst.core.errors import KinstError
@@ -73,6 +74,26 @@ class AddressFamilies:
     inet6: int
 
 
+@dataclass(frozen=True, slots=True)
+class TrialFacts:
+    """How a guest runs a command again and again, each time with something else going wrong
+    (kinst/trials)."""
+
+    # Shell script that runs the tries. Assignments of its variables come before it; its first lines
+    # say which.
+    script: Path
+    # Added to a try's number when the script tells the D program the number.
+    base: int
+    # Probe description, in D, of the probe that fires when the script tells a number.
+    told: str
+    # The number and `base`, as an expression in D.
+    number: str
+    # Name of the error that a function returns if there is no memory.
+    no_memory: str
+    # Patterns for lines of the kernel's log.
+    signs: ConsoleSigns
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
     """A system's own part of D: constants, structures, libraries and encodings.
@@ -107,6 +128,8 @@ class Dialect:
     boot_calls: tuple[str, ...] = ()
     # Names of functions that are parts of the boot themselves; a kernel has some of them.
     boot_functions: tuple[str, ...] = ()
+    # How tries run in a guest; None if kinst does not know that.
+    trials: TrialFacts | None = None
 
 
 UNKNOWN = Dialect()

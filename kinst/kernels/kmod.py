@@ -66,7 +66,7 @@ def resolve(folder: Path, names: Sequence[str], *, absent: bool = False) -> list
 
     Args:
         folder: lib/modules/RELEASE. Compressed files are unpacked into the folder that they are in.
-        names: names of the modules to load.
+        names: names of the modules to load, or paths of module files (with a /, or ending in .ko).
         absent: whether to ignore names without a file, which may be built into the kernel;
             otherwise such a name is an error.
 
@@ -77,6 +77,11 @@ def resolve(folder: Path, names: Sequence[str], *, absent: bool = False) -> list
         return []
     found = [*folder.rglob("*.ko.xz"), *folder.rglob("*.ko")]
     files = {module_name(file): file for file in found}
+    own = {name: Path(name) for name in names if "/" in name or name.endswith(".ko")}
+    for name, file in own.items():
+        if not file.is_file():
+            raise KinstError(f"--module {name}: no such file")
+        files[module_name(file)] = file
     ordered: list[Path] = []
 
     def add(name: str, trail: tuple[str, ...]) -> None:
@@ -93,6 +98,7 @@ def resolve(folder: Path, names: Sequence[str], *, absent: bool = False) -> list
         ordered.append(file)
 
     for name in names:
+        name = module_name(own[name]) if name in own else name
         if not absent or name in files:
             add(name, ())
     return ordered

@@ -30,7 +30,9 @@ WRONG = {
     "diff": ["a"],
     "flame": ["a", "b"],
     "flow": ["-c", "ls"],
+    "inject": ["-c", "ls"],
     "plot": ["-n", "BEGIN"],
+    "race": ["-c", "ls"],
     "test": [],
     "top": ["-l"],
 }

@@ -86,7 +86,8 @@ class BootedKind(MachineKind):
         ),
         Option("--rw", "DIR", "a folder that they may write to", "writable", repeats=True),
         Option(
-            "--module", "NAME", "load a module of the kernel into the guest at boot", "modules",
+            "--module", "NAME", "load a module of the kernel, or a file NAME.ko, into the guest"
+            " at boot", "modules",
             repeats=True,
         ),
     )  # fmt: skip

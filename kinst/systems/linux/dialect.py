@@ -13,8 +13,16 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from kinst.core.dialect import AddressFamilies, DeviceNumbers, Dialect, EncodedBits, libraries_in
+from kinst.core.dialect import (
+    AddressFamilies,
+    DeviceNumbers,
+    Dialect,
+    EncodedBits,
+    TrialFacts,
+    libraries_in,
+)
 from kinst.core.dtypes import ArrayType, IntType, Member, StructType
+from kinst.systems.linux.guest.boot import SIGNS
 
 _LIBRARIES = Path(__file__).with_name("d")
 _PROVIDERS = _LIBRARIES / "providers"
@@ -102,6 +110,16 @@ _ABSENT = {
     ),
 }  # fmt: skip
 
+# kill(2) with signal 0 sends nothing; no process has such an id (PID_MAX_LIMIT, 4 million).
+_TRIALS = TrialFacts(
+    script=Path(__file__).parent / "guest" / "trials.sh",
+    base=1_000_000_000,
+    told="syscall::kill:entry",
+    number="arg0",
+    no_memory="ENOMEM",
+    signs=SIGNS,
+)
+
 
 def _constants() -> dict[str, int]:
     constants = dict(_OTHERS)
@@ -145,4 +163,5 @@ def dialect() -> Dialect:
         interrupt_entry=_INTERRUPT_ENTRY,
         boot_calls=("do_one_initcall",),
         boot_functions=_BOOT,
+        trials=_TRIALS,
     )

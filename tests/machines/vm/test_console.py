@@ -13,6 +13,7 @@ QUIET = [f"[    1.{k:06}] quiet line {k}" for k in range(50)]
 TROUBLE = [
     "BUG: kernel NULL pointer dereference, address: 0000000000000008",
     "Oops: 0002 [#1] PREEMPT SMP NOPTI",
+    "BUG kmalloc-64 (Tainted: G    B      OE     ): Object already free",
     "int3: 0000 [#1] PREEMPT SMP NOPTI",
     "invalid opcode: 0000 [#1] SMP",
     "divide error: 0000 [#2] PREEMPT SMP",

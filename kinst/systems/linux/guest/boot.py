@@ -34,7 +34,8 @@ SIGNS = ConsoleSigns(
         r"(?P<hang>(?:watchdog: )?BUG: soft lockup.*|.*hard LOCKUP.*|BUG: workqueue lockup.*|"
         r".*rcu.* (?:detected|self-detected) (?:expedited )?stalls?\b.*|.*hung_task: .*|"
         r"INFO: task .* blocked for more than .*)|"
-        r"(?P<oops>BUG: .*|Oops: .*|general protection fault.*|PANIC: .*|"
+        # SLUB's own checks (slub_debug=, mm/slub.c): "BUG kmalloc-64 (Not tainted): ...".
+        r"(?P<oops>BUG: .*|BUG [\w:-]+ \(.*\): .*|Oops: .*|general protection fault.*|PANIC: .*|"
         # die() of an architecture, for any reason: "int3: 0000 [#1] SMP".
         r"\w[\w: -]*: [0-9a-f]{4,16} \[#\d+\].*|\w[\w -]* \[#\d+\])|"
         # WARN(), which prints the place first since Linux 6.19; and lockdep and its like.

@@ -1,0 +1,222 @@
+"""Sweeps of tries for `kinst inject` and `kinst race`: they open guests, run the tries with
+progress, and write the summary.
+
+Tested by tests/cli/commands/test_inject.py and tests/vm/inject/test_inject.py.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from kinst import api
+from kinst.api import Machine, Report, Request
+from kinst.cli import outcome
+from kinst.cli.guard import say, write
+from kinst.cli.progress import Progress
+from kinst.errors import KinstError
+from kinst.trials.delays import Delays
+from kinst.trials.injection import Injection, facts_of, failures_of, find_targets, in_order
+from kinst.trials.outcomes import FAULTS, Try
+from kinst.trials.results_file import ResultsFile
+from kinst.trials.summary import Summary, summary_json, summary_text
+from kinst.trials.summary_html import summary_html
+from kinst.trials.sweep import Baseline, Sweep, Worker, run_sweep
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line of a sweep asks for.
+
+    Attributes:
+        words: the words after the command's name.
+        request: options of the guests; its arguments are the sweep's own.
+        only: numbers of the tries to run; None for all.
+        jobs: number of guests that run at the same time.
+        results: path of the file of results; "" for none.
+        output: path of the summary; "" for standard output.
+    """
+
+    words: Sequence[str]
+    request: Request
+    only: Sequence[int] | None
+    jobs: int
+    results: str
+    output: str
+
+    def repeat(self, name: str) -> str:
+        """Return the kinst command that repeats the sweep, without the options that say which tries
+        run and where their results go."""
+        kept: list[str] = []
+        following = iter(self.words)
+        for word in following:
+            if word in ("--only", "--jobs", "--results", "-o"):
+                next(following, None)
+            elif word.partition("=")[0] not in ("--only", "--jobs", "--results", "--first"):
+                kept.append(word)
+        return shlex.join(["kinst", name, *kept])
+
+
+def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
+    """Run `kinst inject`, and return its exit status.
+
+    Args:
+        asked: the command line.
+        within: the functions of --in.
+        first: whether only the first call from each stack fails.
+    """
+    request = asked.request
+    failing = " ".join(f"'{text}'" for text in request.arguments)
+    with outcome.open_machine(request) as machine:
+        failures = failures_of(request.arguments, machine.dialect)
+        facts_of(machine.dialect)
+        machine.start()
+        targets = find_targets(machine, failures)
+        for name, reason in targets.left_out[:20]:
+            say(f"kinst: {name} is left out: {reason}")
+        sweep = Injection(machine, targets, within)
+        if request.show_program:
+            write(sys.stdout, sweep.program)
+            return 0
+        say(f"kinst: {targets.told}")
+        run = _Run(asked, sweep, machine)
+        base = run.baseline()
+        calls = sweep.calls(base.run)
+        stacks = len({one.stack for one in calls})
+        say(f"kinst: {len(calls)} calls from {stacks} stacks can fail")
+        if not calls:
+            raise KinstError("no such call was made", "which calls are made below --in?")
+        chosen = asked.only or in_order(calls, first=first)
+        title = f"kinst inject {failing} --in {','.join(within)}: `{request.command}`"
+        key = {"fail": list(request.arguments), "in": list(within), "command": request.command,
+               "kernel": machine.release}  # fmt: skip
+        return run.all(chosen, base, title, key, FAULTS, "inject")
+
+
+def race(
+    asked: Asked, function: str, offsets: Sequence[int], delays: Sequence[int], cpu: int
+) -> int:
+    """Run `kinst race`, and return its exit status.
+
+    Args:
+        asked: the command line.
+        function: FUNCTION or MODULE:FUNCTION.
+        offsets: offsets at which a CPU waits; () for all instructions.
+        delays: nanoseconds for which it waits.
+        cpu: number of the CPU.
+    """
+    request = asked.request
+    with outcome.open_machine(request) as machine:
+        machine.start()
+        name = function if ":" in function else f":{function}"
+        probes = [one for one in machine.probes(f"kinst:{name}:") if one.way != "refused"]
+        known = [int(one.name) for one in probes]
+        unknown = [str(one) for one in offsets if one not in known]
+        if unknown or not known:
+            at = ", ".join(unknown) or "any instruction"
+            raise KinstError(f"no CPU can wait at {at} of {function}", "kinst -l -v lists them")
+        sweep = Delays(machine, name, offsets or known, delays, cpu)
+        if request.show_program:
+            write(sys.stdout, sweep.program)
+            return 0
+        run = _Run(asked, sweep, machine)
+        base = run.baseline()
+        chosen = asked.only or range(1, sweep.count + 1)
+        title = f"kinst race {function}: `{request.command}`"
+        key = {"function": function, "offsets": [*(offsets or known)], "delays": [*delays],
+               "cpu": cpu, "command": request.command, "kernel": machine.release}  # fmt: skip
+        faults = (*(one for one in FAULTS if one != "errno"), "failed")
+        return run.all(chosen, base, title, key, faults, "race")
+
+
+class _Run:
+    """Run of a sweep's tries, and their summary."""
+
+    def __init__(self, asked: Asked, sweep: Sweep, machine: Machine) -> None:
+        """Make the run.
+
+        Args:
+            asked: the command line.
+            sweep: what is tried.
+            machine: the first machine, which has started.
+        """
+        self._asked, self._sweep = asked, sweep
+        self._release = machine.release
+        self._progress = Progress("kinst")
+        self._lock = threading.Lock()
+        self._all, self._over = 0, 0
+        self._workers = [self._worker(machine)]
+
+    def _worker(self, machine: Machine | None = None) -> Worker:
+        request = replace(self._asked.request, arguments=())
+
+        def opened() -> Machine:
+            report = Report(say, _quiet, time.monotonic(), left_out=_quiet)
+            return api.Machine(request, report=report)
+
+        return Worker(opened, self._sweep, request.command, _quiet, machine)
+
+    def baseline(self) -> Baseline:
+        """Run the command without a failure."""
+        return self._workers[0].baseline(int(self._asked.request.timeout or 0))
+
+    def all(
+        self,
+        numbers: Sequence[int],
+        base: Baseline,
+        title: str,
+        key: dict[str, object],
+        faults: Sequence[str],
+        name: str,
+    ) -> int:
+        """Run tries, write the summary, and return the exit status: 1 if a fault was found.
+
+        Args:
+            numbers: numbers of the tries.
+            base: runs in which nothing went wrong.
+            title: what is tried, for people.
+            key: what identifies the sweep.
+            faults: outcomes that are faults.
+            name: name of the command.
+        """
+        asked = self._asked
+        results = ResultsFile(asked.results, key)
+        before = len(results.tries)
+        self._all = len(set(numbers) - {*results.tries})
+        self._workers += [self._worker() for _ in range(asked.jobs - 1)]
+        began = time.monotonic()
+        run_sweep(self._workers, numbers, base, results, self._on_result)
+        seconds = time.monotonic() - began
+        chosen = {*numbers}
+        tries = [one for number, one in sorted(results.tries.items()) if number in chosen]
+        ran = len(results.tries) - before
+        summary = Summary(
+            asked.repeat(name), title, self._release, self._sweep.program, faults, tries,
+            seconds, ran, self._sweep.unit,
+        )  # fmt: skip
+        outcome.put(_shown(asked.output)(summary), asked.output)
+        if asked.output:
+            say(f"kinst: {summary.figures}")
+        return int(any(one.outcome in faults for one in tries))
+
+    def _on_result(self, one: Try) -> None:
+        with self._lock:
+            self._over += 1
+            part = self._over / self._all if self._all else 1.0
+            told = f"try {one.number}: {one.outcome}" if one.is_fault else "tries"
+            self._progress(f"{told} ({self._over} of {self._all})", part)
+
+
+def _quiet(*_: object) -> None:
+    """Do nothing."""
+
+
+def _shown(path: str) -> Callable[[Summary], str]:
+    """Return the function that makes the summary for a file of this name."""
+    if path.endswith((".html", ".htm")):
+        return summary_html
+    return summary_json if path.endswith(".json") else summary_text

@@ -1,0 +1,232 @@
+"""Sweep of `kinst inject`: the n-th call of some functions below others fails, for each n."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kinst.api import Machine
+from kinst.core.dataclass import dataclass
+from kinst.core.dialect import Dialect, TrialFacts
+from kinst.core.dtypes import IntType, PointerType
+from kinst.core.errors import DError, KinstError
+from kinst.trials.failures import ErrorValue, Failure, UsualValues, parse_failure, usual_values
+from kinst.trials.guest_run import GuestRun, TryRecord, stack_text
+from kinst.trials.outcomes import Returned, error_of
+from kinst.trials.programs import FAILED, LISTED, LISTING, RETURNED, injection_program
+
+_POINTER = 8
+_FEW = 4  # functions that a message names
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFunctions:
+    """Functions of a kernel that are to fail.
+
+    Attributes:
+        by_value: (module, name) of each, by the value that it returns.
+        left_out: (name, reason) of functions that match and cannot fail in this way.
+    """
+
+    by_value: Mapping[ErrorValue, Sequence[tuple[str, str]]]
+    left_out: Sequence[tuple[str, str]]
+
+    @property
+    def told(self) -> str:
+        """A sentence about what fails, for the user."""
+        parts = [
+            f"{_listed([name for _, name in names])} return {value.text}"
+            for value, names in self.by_value.items()
+        ]
+        return "; ".join(parts)
+
+
+def facts_of(dialect: Dialect) -> TrialFacts:
+    """Return how tries run in guests of a system. Raises KinstError if kinst does not know that."""
+    if dialect.trials is None:
+        raise KinstError(
+            f"kinst does not know how to run tries in guests of {dialect.system or 'this system'}",
+            "it does for Linux",
+        )
+    return dialect.trials
+
+
+def values_of(dialect: Dialect) -> UsualValues:
+    """Return the values by which functions of a system usually say that they have failed."""
+    name = facts_of(dialect).no_memory
+    return usual_values(name, dialect.constants[name])
+
+
+def failures_of(texts: Sequence[str], dialect: Dialect) -> list[Failure]:
+    """Return the failures that texts such as "kmalloc* return NULL" describe. Raises KinstError."""
+    usual = values_of(dialect)
+    errors = {name: n for name, n in dialect.constants.items() if name.startswith("E")}
+    return [parse_failure(text, errors, usual) for text in texts]
+
+
+def find_targets(machine: Machine, failures: Sequence[Failure]) -> TargetFunctions:
+    """Return the functions of a machine's kernel that failures name.
+
+    Args:
+        machine: the machine, which has started.
+        failures: what is to fail; the first that matches a function counts.
+
+    Raises:
+        KinstError: a failure is for no function.
+    """
+    usual = values_of(machine.dialect)
+    by_value: dict[ErrorValue, list[tuple[str, str]]] = {}
+    left_out: list[tuple[str, str]] = []
+    seen: set[tuple[str, str]] = set()
+    for failure in failures:
+        count = len(seen)
+        try:
+            probes = machine.probes(f"fbt:{failure.module}:{failure.function}:entry")
+        except DError as error:
+            raise KinstError(error.message, error.hint) from error
+        for probe in probes:
+            key = probe.module, probe.function
+            if key in seen:
+                continue
+            reason = probe.reason if probe.way == "refused" else ""
+            value = None if reason else _value(machine, failure, *key, usual)
+            if isinstance(value, ErrorValue):
+                seen.add(key)
+                by_value.setdefault(value, []).append(key)
+            else:
+                left_out.append((probe.function, reason or value or ""))
+        if len(seen) == count:
+            why = f": {left_out[-1][1]}" if left_out else ""
+            name = f"{failure.module}:{failure.function}".lstrip(":")
+            raise KinstError(f"no function that {name} names can fail{why}", "kinst -l lists them")
+    return TargetFunctions(by_value, left_out)
+
+
+def _value(
+    machine: Machine, failure: Failure, module: str, function: str, usual: UsualValues
+) -> ErrorValue | str:
+    """Return what a function returns if it fails, or a reason why it cannot fail."""
+    prototype = machine.prototype(module, function)
+    if prototype is None:
+        if failure.value is None:
+            return "its type is not known (say what it returns: 'FUNCTION return VALUE')"
+        return failure.value
+    return failure.value_of(prototype.result, usual)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _FEW
+    return ", ".join(names[:_FEW]) + (f" and {more} others" if more > 0 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that can fail.
+
+    Attributes:
+        number: which call it is, from 1.
+        stack: its stack, as of outcomes.Try.
+    """
+
+    number: int
+    stack: tuple[str, ...]
+
+
+class Injection:
+    """Sweep in which the n-th call fails in try n; implements sweep.Sweep.
+
+    Attributes:
+        program: D text of all tries.
+        baseline: number of the try in which nothing fails.
+        error: number of the error that callers should return in a try.
+    """
+
+    baseline = LISTING
+    blames_status = False
+    unit = "call"
+
+    def __init__(self, machine: Machine, targets: TargetFunctions, within: Sequence[str]) -> None:
+        """Make the sweep.
+
+        Args:
+            machine: a machine that has started.
+            targets: the functions that fail.
+            within: globs, FUNCTION or MODULE:FUNCTION, of the functions below which they fail.
+        """
+        self._machine = machine
+        self._values = {
+            name: value for value, names in targets.by_value.items() for _, name in names
+        }
+        self.facts = facts_of(machine.dialect)
+        self.names = {n: name for name, n in reversed(machine.dialect.constants.items())
+                      if name.startswith("E")}  # fmt: skip
+        self._sizes: dict[tuple[str, str], int] = {}
+        self.program = injection_program(
+            self.facts, targets.by_value, [split_name(one) for one in within],
+            machine.stack_register,
+        )  # fmt: skip
+
+    def calls(self, run: GuestRun) -> list[Call]:
+        """Return the calls that could fail, from a run of the baseline; of several baselines, those
+        of the last."""
+        found: list[Call] = []
+        for one in run.records.get(0, ()):
+            if one.kind != LISTED:
+                continue
+            if one.value <= len(found):
+                found = found[: one.value - 1]
+            found.append(Call(one.value, stack_text(one.frames)))
+        return found
+
+    def stack(self, records: Sequence[TryRecord]) -> tuple[str, ...]:
+        """Return the stack of the call that failed; () if none did."""
+        return next((stack_text(one.frames) for one in records if one.kind == FAILED), ())
+
+    def wanted(self, stack: tuple[str, ...]) -> int:
+        """Return the number of the error that callers should return; 0 if that is not known."""
+        value = self._values.get(stack[0].partition("+")[0]) if stack else None
+        return value.error if value is not None else 0
+
+    def returned(self, records: Sequence[TryRecord]) -> Returned | None:
+        """Return what the outermost function returned; None if that is not known."""
+        for one in records:
+            if one.kind == RETURNED and one.frames:
+                frame = one.frames[-1]
+                size = self._size(frame.module, frame.function)
+                return Returned(frame.function, error_of(one.value, size) if size else 0)
+        return None
+
+    def _size(self, module: str, function: str) -> int:
+        """Return the size of a function's result; 0 if the result is no error."""
+        key = module, function
+        if key not in self._sizes:
+            prototype = self._machine.prototype(module, function)
+            result = prototype.result if prototype is not None else None
+            if isinstance(result, PointerType):
+                self._sizes[key] = _POINTER
+            else:
+                is_number = isinstance(result, IntType) and result.signed
+                self._sizes[key] = result.size if is_number and result is not None else 0
+        return self._sizes[key]
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """Return (module, function) of FUNCTION or MODULE:FUNCTION; the module is "" if it is left out,
+    the function "*"."""
+    module, colon, function = text.rpartition(":")
+    return (module, function or "*") if colon else ("", text)
+
+
+def in_order(calls: Sequence[Call], *, first: bool) -> list[int]:
+    """Return the numbers of calls in the order in which they are to fail: first those whose stack
+    no call before them has.
+
+    Args:
+        calls: the calls.
+        first: leave out calls whose stack a call before them has.
+    """
+    seen: set[tuple[str, ...]] = set()
+    new, old = [], []
+    for one in calls:
+        (old if one.stack in seen else new).append(one.number)
+        seen.add(one.stack)
+    return new if first else new + old

@@ -1,0 +1,240 @@
+"""Classification of tries: what went wrong in a try, worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, field
+from typing import Any
+
+from kinst.core.boot import ConsoleSigns
+from kinst.core.dataclass import dataclass
+from kinst.trials.guest_output import GuestTry
+
+# Outcomes, worst first, and what each means.
+OUTCOMES = {
+    "panic": "the kernel panicked",
+    "hang": "the command hung",
+    "oops": "the kernel oopsed",
+    "warn": "the kernel warned",
+    "leak": "memory was not freed",
+    "broken": "the command fails afterwards, too",
+    "errno": "another error was returned",
+    "failed": "the command failed",
+    "survived": "the command went on",
+    "unreached": "the call was not made",
+}
+# Outcomes that are faults of the kernel, or may be.
+FAULTS = ("panic", "hang", "oops", "warn", "leak", "broken", "errno")
+# Outcomes after which the guest is replaced.
+SPOILT = ("panic", "hang", "oops", "warn", "broken")
+_MOST_LINES = 100  # lines of the log that a report has
+# Values that functions return as errors: the last page of addresses (MAX_ERRNO).
+_ERRORS = 4095
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What the outermost function returned in a try.
+
+    Attributes:
+        function: its name.
+        error: number of the error in it, positive; 0 if it is not an error.
+    """
+
+    function: str
+    error: int
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """Result of a try.
+
+    Attributes:
+        number: the try's number: which call failed, from 1, or which delay.
+        outcome: one of OUTCOMES.
+        title: the line that says best what happened: of the kernel's log, or a sentence.
+        stack: where the call failed or the CPU waited: innermost function first, FUNCTION+OFFSET
+            each.
+        status: exit status of the command; None if it did not end.
+        second: exit status of the command afterwards; None if it did not end.
+        returned: error that the outermost function returned, such as "f: ENOMEM"; "" for none.
+        grown: objects that were not freed, by the name of their cache.
+        log: lines of the kernel's log.
+        output: last lines of the command's output.
+        seconds: how long the try took.
+        again: outcome of the same try in another guest; "" if it was not repeated.
+    """
+
+    number: int
+    outcome: str
+    title: str = ""
+    stack: tuple[str, ...] = ()
+    status: int | None = None
+    second: int | None = None
+    returned: str = ""
+    grown: Mapping[str, int] = field(default_factory=dict)
+    log: tuple[str, ...] = ()
+    output: tuple[str, ...] = ()
+    seconds: float = 0.0
+    again: str = ""
+
+    @property
+    def is_fault(self) -> bool:
+        return self.outcome in FAULTS
+
+    @property
+    def function(self) -> str:
+        """Name of the function that failed; "" if no call failed."""
+        return self.stack[0].partition("+")[0] if self.stack else ""
+
+    @property
+    def site(self) -> str:
+        """The call site; "" if no call failed."""
+        return next((one for one in self.stack[1:] if "+" in one), "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that say something, as values of JSON."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if value or name in ("number", "status", "second")
+        }
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Try:
+        """Return the try whose to_json() these values are."""
+        lists = ("stack", "log", "output")
+        return cls(**{k: tuple(v) if k in lists else v for k, v in values.items()})
+
+
+def complaints(lines: Iterable[str], signs: ConsoleSigns) -> list[tuple[str, str]]:
+    """Return (outcome, text) of each line by which the kernel reports a problem, worst first; equal
+    outcomes in the order of the lines."""
+    found: list[tuple[str, str]] = []
+    for line in lines:
+        if match := signs.panic.search(line):
+            found.append(("panic", match[0]))
+        elif match := signs.trouble.search(line):
+            found.append((match.lastgroup or "oops", match[0]))
+    order = list(OUTCOMES)
+    return sorted(found, key=lambda one: order.index(one[0]))
+
+
+def error_of(value: int, size: int) -> int:
+    """Return the number of the error in a returned value, positive; 0 if the value is no error.
+
+    Args:
+        value: the register's value.
+        size: bytes of the function's result.
+    """
+    value &= (1 << 8 * size) - 1
+    signed = value - (1 << 8 * size) if value >> 8 * size - 1 else value
+    return -signed if -_ERRORS <= signed < 0 else 0
+
+
+def classify(
+    one: GuestTry,
+    signs: ConsoleSigns,
+    expected: int,
+    *,
+    reached: bool,
+    returned: Returned | None = None,
+    wanted: int = 0,
+    names: Mapping[int, str] | None = None,
+    gone: tuple[str, str] | None = None,
+) -> Try:
+    """Return the result of a try, without its stack.
+
+    Memory that may have leaked is in `grown`; leaked() says whether it has.
+
+    Args:
+        one: what the guest said.
+        signs: patterns for the lines of the log.
+        expected: exit status of the command if nothing fails.
+        reached: whether the call failed, or the CPU waited.
+        returned: what the outermost function returned; None if that is not known.
+        wanted: number of the error that callers should return; 0 if that is not known.
+        names: names of errors by number.
+        gone: how the guest has ended, if it has: an outcome, and text with the end of its console.
+    """
+    names = names or {}
+    log = list(one.log)
+    if gone is not None:
+        log += gone[1].splitlines()
+    said = complaints(log, signs)
+    worst = said[0] if said else ("", "")
+    error, function = (returned.error, returned.function) if returned else (0, "")
+    told = f"{function}: {names.get(error, error)}" if error else ""
+    outcome, title = worst
+    if gone is not None and gone[0] in OUTCOMES and worst[0] != "panic":
+        outcome, title = gone[0], title or gone[1].partition("\n")[0]
+    elif one.hung and worst[0] != "oops":
+        outcome, title = "hang", _hang(one.hung)
+    elif not outcome:
+        if not reached:
+            outcome = "unreached"
+        elif one.second is not None and one.second != expected:
+            outcome = "broken"
+            title = f"afterwards the command's status is {one.second}, not {expected}"
+        elif error and wanted and error != wanted:
+            outcome = "errno"
+            title = (
+                f"{function} returned {names.get(error, error)}, not {names.get(wanted, wanted)}"
+            )
+        elif one.status != expected:
+            outcome, title = "failed", f"the command's status is {one.status}"
+        else:
+            outcome = "survived"
+    return Try(
+        one.number, outcome, title, status=one.status, second=one.second, returned=told,
+        grown=kept(one), log=_shown(log, signs) if said or one.hung or gone else (),
+        output=tuple(one.output),
+    )  # fmt: skip
+
+
+def _shown(log: Sequence[str], signs: ConsoleSigns) -> tuple[str, ...]:
+    """Return the lines of a log from its first problem on; all if none is reported."""
+    bad = (k for k, line in enumerate(log) if complaints([line], signs))
+    start = next(bad, 0)
+    return tuple(log[start : start + _MOST_LINES])
+
+
+def _hang(run: str) -> str:
+    told = {
+        "first": "the command hung",
+        "second": "the next run of the command hung, in which nothing failed",
+        "objects": "the file systems or caches could not be emptied after the command",
+    }
+    return told.get(run, "the command hung")
+
+
+def kept(one: GuestTry) -> dict[str, int]:
+    """Return the objects that the first run of a try may have leaked, by the names of their caches:
+    it left more than the second run, and they were still there after the second."""
+    if one.status is None or one.second is None:
+        return {}
+    return {
+        name: count - max(one.later.get(name, 0), 0)
+        for name, count in one.grown.items()
+        if count > max(one.later.get(name, 0), 0) and count + one.later.get(name, 0) > 0
+    }
+
+
+def leaked(repeats: Sequence[GuestTry]) -> dict[str, int]:
+    """Return the objects that repeats of one try have leaked, by the names of their caches.
+
+    A leak adds up: after n repeats, with a run without a failure after each, there are at least n
+    objects more than before; and the failing runs have left at least n more than the others.
+
+    Args:
+        repeats: the repeats, one right after the other in the same guest.
+    """
+    count = len(repeats)
+    names = {name for one in repeats for name in one.grown}
+    found: dict[str, int] = {}
+    for name in sorted(names):
+        first = sum(one.grown.get(name, 0) for one in repeats)
+        second = sum(one.later.get(name, 0) for one in repeats)
+        if first + second >= count and first - second >= count:
+            found[name] = first // count
+    return found

@@ -1,0 +1,127 @@
+"""D programs of the tries: one text for all tries of a sweep, which the guest tells the number of
+the running try.
+
+Every record begins with a number that says what it is about (LISTED, FAILED, RETURNED, DELAYED).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kinst.core.dialect import TrialFacts
+from kinst.trials.failures import ErrorValue
+
+# Number of the try in which nothing fails, and all calls that could fail are recorded.
+LISTING = 9_999_999
+LISTED, FAILED, RETURNED, DELAYED = 1, 2, 3, 4
+MOST_WAITS = 100  # times that a CPU waits in a try, so that a command ends
+_WIDTH = 96
+
+Targets = Mapping[ErrorValue, Sequence[tuple[str, str]]]
+
+
+def injection_program(
+    facts: TrialFacts, targets: Targets, within: Sequence[tuple[str, str]], pointer: str
+) -> str:
+    """Return a D program that fails the n-th call of functions below other functions, n being the
+    number of the running try.
+
+    A thread is below a function while its stack pointer is below that of the function's call:
+    self->top, which the outermost of the functions sets and clears.
+
+    Args:
+        facts: how the guest tells the number.
+        targets: the functions that fail, as (module, name), by the value that they return.
+        within: globs (module, name) of the functions below which calls fail.
+        pointer: the stack pointer's name in regs[], such as R_RSP.
+    """
+    entry, leave = (_probes(within, name) for name in ("entry", "return"))
+    every = _probes([one for names in targets.values() for one in names], "entry")
+    below = f"self->top && regs[{pointer}] < self->top"
+    parts = [
+        "/* The guest's shell tells the number of a try by a system call; 0: no call fails;"
+        f" {LISTING}: all\n * calls are recorded. */",
+        "uint64_t number, calls;\nself uint64_t top, failed, which;",
+        _telling(facts, "number = {}; calls = 0;"),
+        f"{entry}\n/!self->top || regs[{pointer}] >= self->top/\n"
+        f"{{ self->top = regs[{pointer}]; }}",
+        f"{every}\n/number && {below}/\n{{ calls++; }}",
+        f"{every}\n/number == {LISTING} && {below}/\n{{ trace({LISTED}); trace(calls); stack(); }}",
+    ]
+    for value, names in targets.items():
+        parts.append(
+            f"{_probes(names, 'entry')}\n/number && calls == number && {below}/\n"
+            f"{{\n    trace({FAILED}); trace(number); stack();\n"
+            f"    self->failed = self->top; self->which = number;\n"
+            f"    return({value.number}); /* {value.text} */\n}}"
+        )
+    parts += [
+        f"{leave}\n/self->failed && regs[{pointer}] == self->failed/\n"
+        f"{{ trace({RETURNED}); trace(self->which); trace(arg1); stack(1); self->failed = 0; }}",
+        f"{leave}\n/self->top == regs[{pointer}]/\n{{ self->top = 0; }}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def delay_program(
+    facts: TrialFacts, function: str, offsets: Sequence[int], delays: Sequence[int], cpu: int
+) -> str:
+    """Return a D program that waits at one instruction of a function on one CPU, the first
+    MOST_WAITS times that it runs: in try n, for delay (n - 1) / len(offsets) of `delays`, at
+    offset (n - 1) % len(offsets).
+
+    Args:
+        facts: how the guest tells the number.
+        function: MODULE:FUNCTION.
+        offsets: offsets of the instructions.
+        delays: nanoseconds.
+        cpu: number of the CPU.
+    """
+    count = len(offsets)
+    delay = str(delays[-1])
+    for index, wait in reversed(list(enumerate(delays[:-1]))):
+        delay = f"(number - 1) / {count} == {index} ? {wait} : {delay}"
+    parts = [
+        "/* The guest's shell tells the number of a try by a system call; 0: nothing waits. */",
+        "uint64_t number, place, delay, waits;",
+        _telling(facts, f"number = {{}}; place = (number - 1) % {count}; delay = {delay};\n"
+                 "  waits = 0;"),
+    ]  # fmt: skip
+    for index, offset in enumerate(offsets):
+        probe = f"kinst:{function}:{offset}"
+        here = f"number && place == {index} && cpu == {cpu}"
+        parts += [
+            f"{probe}\n/{here} && waits == 0/\n{{ trace({DELAYED}); trace(number); stack(); }}",
+            f"{probe}\n/{here} && waits < {MOST_WAITS}/\n{{ waits++; chill(delay); }}",
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _telling(facts: TrialFacts, actions: str) -> str:
+    """Return the clause that learns the number of a try.
+
+    Args:
+        actions: D text of the clause's actions, with {} for the number.
+    """
+    low, value = facts.base, facts.number
+    number = f"{value} - {low}"
+    return (
+        f"{facts.told}\n/{value} >= {low} && {value} <= {low + LISTING}/\n"
+        f"{{ {actions.format(number)} }}"
+    )
+
+
+def _probes(functions: Sequence[tuple[str, str]], name: str) -> str:
+    """Return probe descriptions of functions, several on a line.
+
+    Args:
+        functions: (module, function) of each; globs are allowed.
+        name: "entry" or "return".
+    """
+    lines = [""]
+    for number, (module, function) in enumerate(functions):
+        text = f"fbt:{module}:{function}:{name}" + "," * (number + 1 < len(functions))
+        if lines[-1] and len(lines[-1]) + len(text) >= _WIDTH:
+            lines.append("")
+        lines[-1] += f" {text}" if lines[-1] else text
+    return "\n".join(lines)
