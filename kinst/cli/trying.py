@@ -83,7 +83,7 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
             write(sys.stdout, sweep.program)
             return 0
         say(f"kinst: {targets.told}")
-        run = _Run(asked, sweep, machine)
+        run = _SweepRun(asked, sweep, machine)
         base = run.baseline()
         calls = sweep.calls(base.run)
         stacks = len({one.stack for one in calls})
@@ -123,7 +123,7 @@ def race(
         if request.show_program:
             write(sys.stdout, sweep.program)
             return 0
-        run = _Run(asked, sweep, machine)
+        run = _SweepRun(asked, sweep, machine)
         base = run.baseline()
         chosen = asked.only or range(1, sweep.count + 1)
         title = f"kinst race {function}: `{request.command}`"
@@ -133,7 +133,7 @@ def race(
         return run.all(chosen, base, title, key, faults, "race")
 
 
-class _Run:
+class _SweepRun:
     """Run of a sweep's tries, and their summary."""
 
     def __init__(self, asked: Asked, sweep: Sweep, machine: Machine) -> None:

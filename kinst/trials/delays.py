@@ -1,5 +1,8 @@
 """Sweep of `kinst race`: one CPU waits at an instruction, in each try at another one or for another
-time."""
+time.
+
+Tested by tests/vm/inject/test_race.py.
+"""
 
 from __future__ import annotations
 

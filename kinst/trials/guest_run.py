@@ -1,4 +1,7 @@
-"""Run of some tries in a guest: one trace, whose command is the script of the tries."""
+"""Run of some tries in a guest: one trace, whose command is the script of the tries.
+
+Tested by tests/trials/test_sweep.py.
+"""
 
 from __future__ import annotations
 

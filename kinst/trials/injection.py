@@ -1,4 +1,7 @@
-"""Sweep of `kinst inject`: the n-th call of some functions below others fails, for each n."""
+"""Sweep of `kinst inject`: the n-th call of some functions below others fails, for each n.
+
+Tested by tests/trials/test_sweep.py.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +122,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FailableCall:
     """A call that can fail.
 
     Attributes:
@@ -165,16 +168,16 @@ class Injection:
             machine.stack_register,
         )  # fmt: skip
 
-    def calls(self, run: GuestRun) -> list[Call]:
+    def calls(self, run: GuestRun) -> list[FailableCall]:
         """Return the calls that could fail, from a run of the baseline; of several baselines, those
         of the last."""
-        found: list[Call] = []
+        found: list[FailableCall] = []
         for one in run.records.get(0, ()):
             if one.kind != LISTED:
                 continue
             if one.value <= len(found):
                 found = found[: one.value - 1]
-            found.append(Call(one.value, stack_text(one.frames)))
+            found.append(FailableCall(one.value, stack_text(one.frames)))
         return found
 
     def stack(self, records: Sequence[TryRecord]) -> tuple[str, ...]:
@@ -216,7 +219,7 @@ def split_name(text: str) -> tuple[str, str]:
     return (module, function or "*") if colon else ("", text)
 
 
-def in_order(calls: Sequence[Call], *, first: bool) -> list[int]:
+def in_order(calls: Sequence[FailableCall], *, first: bool) -> list[int]:
     """Return the numbers of calls in the order in which they are to fail: first those whose stack
     no call before them has.
 

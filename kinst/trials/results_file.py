@@ -2,6 +2,8 @@
 interrupted.
 
 The first line says which sweep it is; each other line is a try.
+
+Tested by tests/trials/test_sweep.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Summary of a sweep: its faults by call site and stack, as text and as JSON.
 
 An HTML page is made by summary_html.
+
+Tested by tests/cli/commands/test_inject.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Summary of a sweep as one self-contained HTML page."""
+"""Summary of a sweep as one self-contained HTML page.
+
+Tested by tests/cli/commands/test_inject.py.
+"""
 
 from __future__ import annotations
 
