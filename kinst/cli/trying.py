@@ -11,16 +11,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kinst import api
 from kinst.api import Machine, Report, Request
 from kinst.cli import outcome
 from kinst.cli.guard import say, write
 from kinst.cli.progress import Progress
+from kinst.cli.reporting import user_report
 from kinst.errors import KinstError
 from kinst.trials.delays import Delays
-from kinst.trials.injection import Injection, facts_of, failures_of, find_targets, in_order
+from kinst.trials.injection import Injection, failures_of, find_targets, in_order
 from kinst.trials.outcomes import FAULTS, Try
 from kinst.trials.results_file import ResultsFile
 from kinst.trials.summary import Summary, summary_json, summary_text
@@ -34,7 +35,9 @@ class Asked:
 
     Attributes:
         words: the words after the command's name.
-        request: options of the guests; its arguments are the sweep's own.
+        request: options of the guests.
+        arguments: the words that are no options.
+        limit: seconds after which the command hangs (--timeout); 0 to let kinst find out.
         only: numbers of the tries to run; None for all.
         jobs: number of guests that run at the same time.
         results: path of the file of results; "" for none.
@@ -43,6 +46,8 @@ class Asked:
 
     words: Sequence[str]
     request: Request
+    arguments: Sequence[str]
+    limit: int
     only: Sequence[int] | None
     jobs: int
     results: str
@@ -69,11 +74,11 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
         within: the functions of --in.
         first: whether only the first call from each stack fails.
     """
-    request = asked.request
-    failing = " ".join(f"'{text}'" for text in request.arguments)
-    with outcome.open_machine(request) as machine:
-        failures = failures_of(request.arguments, machine.dialect)
-        facts_of(machine.dialect)
+    request, texts = asked.request, asked.arguments
+    failing = " ".join(f"'{text}'" for text in texts)
+    report = user_report(request)
+    with api.Machine(request, report=report) as machine:
+        failures = failures_of(texts, machine.dialect)
         machine.start()
         targets = find_targets(machine, failures)
         for name, reason in targets.left_out[:20]:
@@ -85,6 +90,7 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
         say(f"kinst: {targets.told}")
         run = _SweepRun(asked, sweep, machine)
         base = run.baseline()
+        report.left_out = _quiet  # every trace would repeat it
         calls = sweep.calls(base.run)
         stacks = len({one.stack for one in calls})
         say(f"kinst: {len(calls)} calls from {stacks} stacks can fail")
@@ -92,7 +98,7 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
             raise KinstError("no such call was made", "which calls are made below --in?")
         chosen = asked.only or in_order(calls, first=first)
         title = f"kinst inject {failing} --in {','.join(within)}: `{request.command}`"
-        key = {"fail": list(request.arguments), "in": list(within), "command": request.command,
+        key = {"fail": list(texts), "in": list(within), "command": request.command,
                "kernel": machine.release}  # fmt: skip
         return run.all(chosen, base, title, key, FAULTS, "inject")
 
@@ -109,8 +115,8 @@ def race(
         delays: nanoseconds for which it waits.
         cpu: number of the CPU.
     """
-    request = asked.request
-    with outcome.open_machine(request) as machine:
+    request, report = asked.request, user_report(asked.request)
+    with api.Machine(request, report=report) as machine:
         machine.start()
         name = function if ":" in function else f":{function}"
         probes = [one for one in machine.probes(f"kinst:{name}:") if one.way != "refused"]
@@ -125,6 +131,7 @@ def race(
             return 0
         run = _SweepRun(asked, sweep, machine)
         base = run.baseline()
+        report.left_out = _quiet
         chosen = asked.only or range(1, sweep.count + 1)
         title = f"kinst race {function}: `{request.command}`"
         key = {"function": function, "offsets": [*(offsets or known)], "delays": [*delays],
@@ -152,7 +159,7 @@ class _SweepRun:
         self._workers = [self._worker(machine)]
 
     def _worker(self, machine: Machine | None = None) -> Worker:
-        request = replace(self._asked.request, arguments=())
+        request = self._asked.request
 
         def opened() -> Machine:
             report = Report(say, _quiet, time.monotonic(), left_out=_quiet)
@@ -162,7 +169,7 @@ class _SweepRun:
 
     def baseline(self) -> Baseline:
         """Run the command without a failure."""
-        return self._workers[0].baseline(int(self._asked.request.timeout or 0))
+        return self._workers[0].baseline(self._asked.limit)
 
     def all(
         self,

@@ -5,6 +5,7 @@ Tested by tests/cli/commands/test_inject.py and tests/vm/inject/test_inject.py.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -72,7 +73,9 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         raise UsageError("no functions below which calls fail", "--in 'ext4:*'")
     asked = trying.Asked(
         words=words,
-        request=with_usual_cpus(request, 1),
+        request=guest_request(request, 1),
+        arguments=request.arguments,
+        limit=math.ceil(request.timeout or 0),
         only=numbers(own["--only"]) if "--only" in own else None,
         jobs=count(own.get("--jobs", "1")),
         results=own.get("--results", ""),
@@ -103,11 +106,17 @@ def check_sweep(request: Request, name: str, instead: str) -> None:
         raise UsageError(f"{name} runs after the boot", "leave out --boot")
 
 
-def with_usual_cpus(request: Request, cpus: int) -> Request:
-    """Return a request whose guest has so many CPUs, unless the user has said how many."""
-    if request.machine.cpus or "-smp" in request.machine.qemu_args:
-        return request
-    return replace(request, machine=replace(request.machine, cpus=cpus))
+def guest_request(request: Request, cpus: int) -> Request:
+    """Return a request for the guests of a sweep, from the request of its command line.
+
+    Args:
+        request: the request.
+        cpus: how many CPUs the guests have, unless the user has said how many.
+    """
+    machine = request.machine
+    if not machine.cpus and "-smp" not in machine.qemu_args:
+        machine = replace(machine, cpus=cpus)
+    return replace(request, machine=machine, arguments=(), timeout=None, output="")
 
 
 def numbers(text: str) -> list[int]:

@@ -5,6 +5,7 @@ Tested by tests/cli/commands/test_inject.py and tests/vm/inject/test_race.py.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,8 +18,8 @@ from kinst.cli.commands.inject import (
     RESULTS,
     check_sweep,
     count,
+    guest_request,
     numbers,
-    with_usual_cpus,
 )
 from kinst.cli.guard import UsageError
 from kinst.cli.interrupts import Interrupts
@@ -69,7 +70,9 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         raise UsageError("kinst race needs one function", "kinst race FUNCTION -c CMD")
     asked = trying.Asked(
         words=words,
-        request=with_usual_cpus(request, 2),
+        request=guest_request(request, 2),
+        arguments=request.arguments,
+        limit=math.ceil(request.timeout or 0),
         only=numbers(own["--only"]) if "--only" in own else None,
         jobs=count(own.get("--jobs", "1")),
         results=own.get("--results", ""),

@@ -4,8 +4,6 @@ guests."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 from kinst import api
-from kinst.cli import command, outcome
+from kinst.cli import command
 from kinst.cli.commands.inject import numbers
 from kinst.core.dtypes import VOID, FunctionType, PointerType
 from tests.trials.pretended_guest import NULL, Fault, PretendedMachine, PretendedMachines
@@ -89,11 +87,6 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> PretendedMachines:
         made.opened += 1
         return CommandMachine(made, made.opened)
 
-    @contextmanager
-    def first(request: object) -> Iterator[CommandMachine]:
-        yield opened()
-
-    monkeypatch.setattr(outcome, "open_machine", first)
     monkeypatch.setattr(api, "Machine", opened)
     return made
 
