@@ -160,8 +160,10 @@ class Injection:
             name: value for value, names in targets.by_value.items() for _, name in names
         }
         self.facts = facts_of(machine.dialect)
-        self.names = {n: name for name, n in reversed(machine.dialect.constants.items())
-                      if name.startswith("E")}  # fmt: skip
+        self.names: dict[int, str] = {}
+        for name, number in machine.dialect.constants.items():
+            if name.startswith("E"):
+                self.names.setdefault(number, name)
         self._sizes: dict[tuple[str, str], int] = {}
         self.program = injection_program(
             self.facts, targets.by_value, [split_name(one) for one in within],
@@ -204,11 +206,11 @@ class Injection:
         if key not in self._sizes:
             prototype = self._machine.prototype(module, function)
             result = prototype.result if prototype is not None else None
+            self._sizes[key] = 0
             if isinstance(result, PointerType):
                 self._sizes[key] = _POINTER
-            else:
-                is_number = isinstance(result, IntType) and result.signed
-                self._sizes[key] = result.size if is_number and result is not None else 0
+            elif isinstance(result, IntType) and result.signed:
+                self._sizes[key] = result.size
         return self._sizes[key]
 
 
@@ -228,7 +230,8 @@ def in_order(calls: Sequence[FailableCall], *, first: bool) -> list[int]:
         first: leave out calls whose stack a call before them has.
     """
     seen: set[tuple[str, ...]] = set()
-    new, old = [], []
+    new: list[int] = []
+    old: list[int] = []
     for one in calls:
         (old if one.stack in seen else new).append(one.number)
         seen.add(one.stack)

@@ -104,7 +104,8 @@ class Try:
     def of_json(cls, values: Mapping[str, Any]) -> Try:
         """Return the try whose to_json() these values are."""
         lists = ("stack", "log", "output")
-        return cls(**{k: tuple(v) if k in lists else v for k, v in values.items()})
+        fields: dict[str, Any] = {k: tuple(v) if k in lists else v for k, v in values.items()}
+        return cls(**fields)
 
 
 def complaints(lines: Iterable[str], signs: ConsoleSigns) -> list[tuple[str, str]]:
