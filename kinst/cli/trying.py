@@ -98,8 +98,10 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
             raise KinstError("no such call was made", "which calls are made below --in?")
         chosen = asked.only or in_order(calls, first=first)
         title = f"kinst inject {failing} --in {','.join(within)}: `{request.command}`"
-        key: dict[str, object] = {"fail": list(texts), "in": list(within), "command": request.command,
-               "kernel": machine.release}  # fmt: skip
+        key: dict[str, object] = {
+            "fail": list(texts), "in": list(within), "command": request.command,
+            "kernel": machine.release,
+        }  # fmt: skip
         return run.all(chosen, base, title, key, FAULTS, "inject")
 
 
@@ -134,8 +136,10 @@ def race(
         report.left_out = _quiet
         chosen = asked.only or range(1, sweep.count + 1)
         title = f"kinst race {function}: `{request.command}`"
-        key: dict[str, object] = {"function": function, "offsets": [*(offsets or known)], "delays": [*delays],
-               "cpu": cpu, "command": request.command, "kernel": machine.release}  # fmt: skip
+        key: dict[str, object] = {
+            "function": function, "offsets": [*(offsets or known)], "delays": [*delays],
+            "cpu": cpu, "command": request.command, "kernel": machine.release,
+        }  # fmt: skip
         faults = (*(one for one in FAULTS if one != "errno"), "failed")
         return run.all(chosen, base, title, key, faults, "race")
 
