@@ -110,9 +110,7 @@ def _value(
     """Return what a function returns if it fails, or a reason why it cannot fail."""
     prototype = machine.prototype(module, function)
     if prototype is None:
-        if failure.value is None:
-            return "its type is not known (say what it returns: 'FUNCTION return VALUE')"
-        return failure.value
+        return "the kernel's types do not tell what it returns"
     return failure.value_of(prototype.result, usual)
 
 

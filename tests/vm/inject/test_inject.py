@@ -10,7 +10,7 @@ from kinst.kernels.fetch import Prepared
 from tests.vm.command import counts, kinst
 from tests.vm.inject.module_files import built, summary_of
 
-pytestmark = [pytest.mark.vm, pytest.mark.slow]
+pytestmark = pytest.mark.vm
 
 # Which fault of tests/programs/faulty_module shows in which way.
 FAULTS = {
@@ -42,6 +42,7 @@ def path_of(stack: list[str]) -> str:
     return next(name for name in names if name in PATHS)
 
 
+@pytest.mark.slow
 def test_the_faults_of_a_module_and_no_others(module: Path, tmp_path: Path) -> None:
     """The module's source says which paths have a fault."""
     summary = summary_of(
