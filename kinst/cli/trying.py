@@ -81,8 +81,11 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
         failures = failures_of(texts, machine.dialect)
         machine.start()
         targets = find_targets(machine, failures)
-        for name, reason in targets.left_out[:20]:
-            say(f"kinst: {name} is left out: {reason}")
+        if request.verbose:
+            for name, why in targets.left_out:
+                say(f"kinst: {name} is left out: {why}")
+        elif targets.left_out:
+            say(f"kinst: {len(targets.left_out)} functions are left out (-v says why)")
         sweep = Injection(machine, targets, within)
         if request.show_program:
             write(sys.stdout, sweep.program)

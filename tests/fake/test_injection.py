@@ -1,5 +1,5 @@
-"""The D program of `kinst inject` on the fake machine: exactly the n-th call below a function fails,
-as the results of the function show."""
+"""The D program of `kinst inject` on the fake machine: exactly the n-th call below a function
+fails, as the results of the function show."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> PretendedMachines:
 
 
 def test_the_summary(machines: PretendedMachines, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(WORDS) == 1
+    assert command.main([*WORDS, "-v"]) == 1
     said = capsys.readouterr()
     assert "kinst: kmalloc_x is left out: not safe\n" in said.err
     assert "kinst: kmalloc return NULL\nkinst: 6 calls from 3 stacks can fail\n" in said.err
@@ -106,7 +106,7 @@ def test_the_summary(machines: PretendedMachines, capsys: pytest.CaptureFixture[
         "    kmalloc+0x0 < f+0x10",
     ]
     assert f"    | {NULL}" in rest
-    assert "    kinst inject 'kmalloc return NULL' --in m:f -c cmd --only 3" in rest
+    assert "    kinst inject 'kmalloc return NULL' --in m:f -c cmd -v --only 3" in rest
     assert "LEAK  call 1, f+0x8, the same again" in rest
     assert "    not freed in each of 4 repeats: 1 of kmalloc-64" in rest
 
