@@ -162,6 +162,7 @@ class Injection:
         for name, number in machine.dialect.constants.items():
             if name.startswith("E"):
                 self.names.setdefault(number, name)
+        self._most = machine.dialect.most_error
         self._sizes: dict[tuple[str, str], int] = {}
         self.program = injection_program(
             self.facts, targets.by_value, [split_name(one) for one in within],
@@ -195,7 +196,9 @@ class Injection:
             if one.kind == RETURNED and one.frames:
                 frame = one.frames[-1]
                 size = self._size(frame.module, frame.function)
-                return Returned(frame.function, error_of(one.value, size) if size else 0)
+                return Returned(
+                    frame.function, error_of(one.value, size, self._most) if size else 0
+                )
         return None
 
     def _size(self, module: str, function: str) -> int:

@@ -28,8 +28,6 @@ FAULTS = ("panic", "hang", "oops", "warn", "leak", "broken", "errno")
 # Outcomes after which the guest is replaced.
 SPOILT = ("panic", "hang", "oops", "warn", "broken")
 _MOST_LINES = 100  # lines of the log that a report has
-# Values that functions return as errors: the last page of addresses (MAX_ERRNO).
-_ERRORS = 4095
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +119,17 @@ def complaints(lines: Iterable[str], signs: ConsoleSigns) -> list[tuple[str, str
     return sorted(found, key=lambda one: order.index(one[0]))
 
 
-def error_of(value: int, size: int) -> int:
+def error_of(value: int, size: int, most: int) -> int:
     """Return the number of the error in a returned value, positive; 0 if the value is no error.
 
     Args:
         value: the register's value.
         size: bytes of the function's result.
+        most: the largest error number.
     """
     value &= (1 << 8 * size) - 1
     signed = value - (1 << 8 * size) if value >> 8 * size - 1 else value
-    return -signed if -_ERRORS <= signed < 0 else 0
+    return -signed if -most <= signed < 0 else 0
 
 
 def classify(

@@ -142,7 +142,7 @@ def test_a_guest_that_ended(gone: tuple[str, str], found: str) -> None:
     ],
 )  # fmt: skip
 def test_errors_in_registers(value: int, size: int, error: int) -> None:
-    assert error_of(value, size) == error
+    assert error_of(value, size, 4095) == error
 
 
 def test_what_a_try_may_have_leaked() -> None:
