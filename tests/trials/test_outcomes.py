@@ -158,7 +158,9 @@ def test_what_a_try_may_have_leaked() -> None:
     [
         ((1, 1, 1, 1), (0, 0, 0, 0), 1),  # a leak
         ((2, 2, 2, 2), (0, 0, 0, 0), 2),
-        ((2, 0, 1, 1), (0, 0, 1, -1), 1),  # a leak, and noise of another task
+        ((3, 0, 1, 1), (0, 0, -1, 0), 1),  # a leak, and noise of another task
+        ((22, 0, 0, 0), (0, 0, 0, 0), 0),  # once, by many
+        ((22, 1, 0, 0), (0, 0, 0, 0), 0),
         ((1, 0, 0, 1), (0, 0, 0, 0), 0),  # not each time
         ((1, 1, 1, 1), (-1, -1, -1, -1), 0),  # freed a little later
         ((3, -1, 2, -2), (-1, 1, -2, 1), 0),  # noise
