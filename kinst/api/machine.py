@@ -366,7 +366,8 @@ class Machine:
             return Program(request, compiled, True, command)
         try:
             self._prepare_reading(compiled)
-            pid = started.command.prepare(command) if command else request.machine.process
+            traced = request.machine.process or started.machine.facts.process
+            pid = started.command.prepare(command) if command else traced
             self._files.check_system(compiled.program)
             compiled = expand(request, compiled, started.machine, self._report, pid)
         except BaseException:

@@ -157,7 +157,7 @@ def vocabulary() -> Vocabulary:
     return Vocabulary(
         words,
         tuple(sorted(NAMES | OWN_NAMES)),
-        {name: one.usage for name, one in providers.items()},
+        {name: one.usage for name, one in providers.items() if not one.interface.of_process},
         tuple(name for name, one in providers.items() if one.needs_kernel),
         tuple(name for name, one in interfaces().items() if one.by_offset),
         tuple(str(f.name) for f in listed(providers)),

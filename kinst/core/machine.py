@@ -142,6 +142,7 @@ class KernelLocation:
             the kernel.
         counter_bases: for a user program, the per-CPU base register's value that the machine gives
             to each thread; () for a kernel.
+        process: the process id of a user program; 0 for a kernel.
         booting: whether the kernel is at the beginning of its boot, so that its clock, its per-CPU
             data and most of its tables do not exist yet.
         time: what D's timestamp shows now, in ns, if a trace that began before the kernel had a
@@ -151,6 +152,7 @@ class KernelLocation:
     text: int | None = None
     places: tuple[int, ...] = ()
     counter_bases: tuple[int, ...] = ()
+    process: int = 0
     booting: bool = False
     time: int | None = None
 

@@ -78,6 +78,8 @@ class ProbePattern:
             empty, and matches() returns False, because a probe's name does not contain its id.
         library: the probe of a D library that the matching probes stand for, and whose name they
             get; None if they keep their names.
+        process: the process id after the provider's name (pid1234:a.out:main:entry), which is not
+            in `provider`; 0 for $target before the process exists; None if there is no id.
     """
 
     provider: str = ""
@@ -86,11 +88,17 @@ class ProbePattern:
     name: str = ""
     id: int = 0
     library: LibraryProbe | None = None
+    process: int | None = None
+
+    @property
+    def full_provider(self) -> str:
+        """The provider with the process id after it, as the description has it."""
+        return self.provider + ("" if self.process is None else str(self.process or "$target"))
 
     def matches(self, probe: ProbeName) -> bool:
         return (
             not self.id
-            and _globs(self.provider, probe.provider)
+            and _globs(self.full_provider, probe.provider)
             and _globs(self.module, probe.module)
             and _globs(self.function, probe.function)
             and _globs(self.name, probe.name)
@@ -105,7 +113,7 @@ class ProbePattern:
         """The description in D."""
         if self.id:
             return str(self.id)
-        return f"{self.provider}:{self.module}:{self.function}:{self.name}"
+        return f"{self.full_provider}:{self.module}:{self.function}:{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +218,9 @@ class ProbeInterface:
     of_functions: bool = False
     # Its entry and return probes are those of system calls (dtrace -F shows them as => and <=).
     system_calls: bool = False
+    # Its probes are in a user program, whose process id descriptions have after the provider's
+    # name: pid1234:a.out:main:entry.
+    of_process: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -416,9 +416,14 @@ class Facts:
     saved_registers: tuple[tuple[str, int], ...] = ()
     # None if kinst does not know how to see in memory that a process has ended.
     command_span: CommandSpan | None = None
-    # Trampolines only count, without traps and calls: the traced code is that of a user program.
-    # per_cpu_bases are those of its threads then.
-    only_counts: bool = False
+    # The process id of a user program; 0 for a kernel.  per_cpu_bases of a user program are those of
+    # its threads.
+    process: int = 0
+
+    @property
+    def only_counts(self) -> bool:
+        """Whether trampolines only count, without traps and calls, as in a user program."""
+        return self.process > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,34 @@ def ways_out(exits: Exits, kernel: Kernel) -> Iterator[tuple[Function, Instructi
             yield part, instruction, condition, flow.kind == "return"
 
 
+def sites(
+    probe: ProbeName,
+    function: Function,
+    kernel: Kernel,
+    entry: tuple[Argument, ...],
+    exits: Exits | None,
+) -> Iterator[Found]:
+    """Yield a function's entry or return probe at each of its sites.
+
+    Args:
+        probe: full name of the probe; its last part is "entry" or "return".
+        entry: where arg0, arg1, ... are at the function's first instruction.
+        exits: instructions by which control may leave the function; None for an entry probe.
+    """
+    if probe.name == "entry":
+        first = entry_probe_site(function, kernel)
+        if first is not None:
+            site = Site(function, first.address - function.address, first.code)
+            yield Found(probe, site, None, entry)
+        return
+    assert exits is not None
+    result = Argument(ARGUMENT_SLOT, kernel.isa.result_slot), Argument(ARGUMENT_NONE)
+    for part, one, condition, has_result in ways_out(exits, kernel):
+        site = Site(part, one.address - part.address, one.code)
+        constant = Argument(ARGUMENT_CONSTANT, one.address - function.address)
+        yield Found(probe, site, None, (constant, result[not has_result]), condition)
+
+
 def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) -> str | None:
     """Return the condition, in D, on which an instruction leaves its function: "" if it always
     does, None if it never does.
@@ -190,37 +218,8 @@ class FbtProvider(Provider):
             one
             for f, leaving in zip(functions, exits, strict=True)
             for n in names
-            for one in self._found(f, n, kernel, entry, leaving)
+            for one in sites(ProbeName(self.name, f.module, f.name, n), f, kernel, entry, leaving)
         ]
-
-    def _found(
-        self,
-        function: Function,
-        name: str,
-        kernel: Kernel,
-        entry: tuple[Argument, ...],
-        exits: Exits | None,
-    ) -> Iterator[Found]:
-        """Yield one of a function's probes at its sites.
-
-        Args:
-            name: "entry" or "return".
-            entry: where arg0, arg1, ... are at the function's first instruction.
-            exits: instructions by which control may leave the function; None if `name` is "entry".
-        """
-        probe = ProbeName(self.name, function.module, function.name, name)
-        if name == "entry":
-            first = entry_probe_site(function, kernel)
-            if first is not None:
-                site = Site(function, first.address - function.address, first.code)
-                yield Found(probe, site, None, entry)
-            return
-        assert exits is not None
-        result = Argument(ARGUMENT_SLOT, kernel.isa.result_slot), Argument(ARGUMENT_NONE)
-        for part, one, condition, has_result in ways_out(exits, kernel):
-            site = Site(part, one.address - part.address, one.code)
-            constant = Argument(ARGUMENT_CONSTANT, one.address - function.address)
-            yield Found(probe, site, None, (constant, result[not has_result]), condition)
 
 
 PROVIDER = FbtProvider()

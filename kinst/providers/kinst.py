@@ -26,31 +26,33 @@ EVERYWHERE = (
 BATCH = 512  # functions that are decoded at once
 
 
-def _offset(text: str) -> int | None:
-    """Return the offset that a probe name stands for (a decimal number, or hexadecimal with 0x);
-    None if the name is not a number."""
+def _offset(text: str, *, hexadecimal: bool = False) -> int | None:
+    """Return the offset that a probe name stands for; None if the name is not a number.
+
+    Args:
+        text: the name; 0x before a number means a hexadecimal one.
+        hexadecimal: whether numbers without 0x are hexadecimal, too.
+    """
     try:
-        return int(text, 16) if text[:2] in ("0x", "0X") else int(text, 10)
+        return int(text, 16) if hexadecimal or text[:2] in ("0x", "0X") else int(text, 10)
     except ValueError:
         return None
 
 
-def _found(function: Function, offset: int, code: bytes) -> Found:
-    name = ProbeName("kinst", function.module, function.name, str(offset))
-    return Found(name, Site(function, offset, code))
-
-
-def _nearest(function: Function, kernel: Kernel, offset: int) -> KinstError:
+def _nearest(function: Function, kernel: Kernel, offset: int, form: str) -> KinstError:
     """Return the error for an offset of a function at which no instruction starts. The message
     tells the nearest instructions, the function's size, or the gap that contains the offset.
+
+    Args:
+        form: Python's format for an offset in the message.
     """
     instructions = kernel.instructions(function)
     offsets = [i.address - function.address for i in instructions]
     gap = next((g for g in kernel.gaps([function]) if g.offset <= offset < g.end), None)
     if gap is not None:
         return KinstError(
-            f"{function.name}+{offset} is not decoded: {gap}",
-            f"the last instruction before it is +{max(o for o in offsets if o < gap.offset)}"
+            f"{function.name}{offset:{form}} is not decoded: {gap}",
+            f"the last instruction before it is {max(o for o in offsets if o < gap.offset):{form}}"
             if offsets and offsets[0] < gap.offset
             else "",
         )
@@ -59,14 +61,15 @@ def _nearest(function: Function, kernel: Kernel, offset: int) -> KinstError:
     end = offsets[-1] + instructions[-1].size
     if offset < 0 or offset >= end:
         return KinstError(
-            f"{function.name}{offset:+} is outside the function",
-            f"it is {end} bytes long; its last instruction is +{offsets[-1]}",
+            f"{function.name}{offset:{form}} is outside the function",
+            f"it is {end} bytes long; its last instruction is {offsets[-1]:{form}}",
         )
     after = bisect_left(offsets, offset)
-    near = [f"+{o}" for o in offsets[max(0, after - 1) : after + 1]]
+    near = [f"{o:{form}}" for o in offsets[max(0, after - 1) : after + 1]]
     are = "nearest are" if len(near) > 1 else "nearest is"
     return KinstError(
-        f"{function.name}+{offset} is inside an instruction", f"the {are} {' and '.join(near)}"
+        f"{function.name}{offset:{form}} is inside an instruction",
+        f"the {are} {' and '.join(near)}",
     )
 
 
@@ -106,27 +109,53 @@ class KinstProvider(Provider):
                 f"{pattern.name} is no instruction of a function",
                 f"fbt::{pattern.function}:{pattern.name}",
             )
-        offset = _offset(pattern.name) if pattern.name else None
-        if offset is None:
-            for low in range(0, len(functions), BATCH):
-                yield from _all_of(functions[low : low + BATCH], kernel, pattern.name)
-            return
-        for function in functions:
-            instructions = kernel.instructions(function)
-            address = function.address + offset
-            exact = [i for i in instructions if i.address == address]
-            if exact:
-                yield _found(function, offset, exact[0].code)
-            elif len(functions) == 1:
-                raise _nearest(function, kernel, offset)
+        yield from instruction_probes(self.name, pattern.name, functions, kernel)
 
 
-def _all_of(functions: Sequence[Function], kernel: Kernel, glob: str) -> Iterator[Found]:
+def instruction_probes(
+    provider: str,
+    name: str,
+    functions: Sequence[Function],
+    kernel: Kernel,
+    *,
+    hexadecimal: bool = False,
+) -> Iterator[Found]:
+    """Yield a probe for each instruction of functions at the offsets that a probe name means.
+    Raises KinstError if there is one function, and no instruction at its offset.
+
+    Args:
+        provider: name of the provider in the probes' full names.
+        name: an offset, a glob for offsets, or "" for all offsets.
+        hexadecimal: whether the names of the probes are hexadecimal numbers, without 0x, rather
+            than decimal ones.
+    """
+    offset = _offset(name, hexadecimal=hexadecimal) if name else None
+    form = "x" if hexadecimal else "d"
+    if offset is None:
+        for low in range(0, len(functions), BATCH):
+            yield from _all_of(provider, functions[low : low + BATCH], kernel, name, form)
+        return
+    for function in functions:
+        instructions = kernel.instructions(function)
+        address = function.address + offset
+        exact = [i for i in instructions if i.address == address]
+        if exact:
+            named = ProbeName(provider, function.module, function.name, f"{offset:{form}}")
+            yield Found(named, Site(function, offset, exact[0].code))
+        elif len(functions) == 1:
+            raise _nearest(function, kernel, offset, "+#x" if hexadecimal else "+d")
+
+
+def _all_of(
+    provider: str, functions: Sequence[Function], kernel: Kernel, glob: str, form: str
+) -> Iterator[Found]:
     """Yield a probe for each instruction of the functions if the instruction's offset matches a
     glob.
 
     Args:
-        glob: pattern for the decimal offset; "" matches all offsets.
+        provider: name of the provider in the probes' full names.
+        glob: pattern for the text of the offset; "" matches all offsets.
+        form: Python's format for that text.
     """
     scanned = kernel.columns(functions)
     bounds, row = scanned.bounds.tolist(), scanned.columns.code.tobytes()
@@ -137,9 +166,11 @@ def _all_of(functions: Sequence[Function], kernel: Kernel, glob: str) -> Iterato
     for function, low, high in zip(functions, bounds, bounds[1:], strict=False):
         for k in range(low, high):
             offset = starts[k] - function.address
-            offset, text = shared.get(offset) or shared.setdefault(offset, (offset, str(offset)))
+            offset, text = shared.get(offset) or shared.setdefault(
+                offset, (offset, f"{offset:{form}}")
+            )
             if not glob or fnmatchcase(text, glob):
-                name = ProbeName("kinst", function.module, function.name, text)
+                name = ProbeName(provider, function.module, function.name, text)
                 yield Found(name, Site(function, offset, row[width * k : width * k + sizes[k]]))
 
 

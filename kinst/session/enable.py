@@ -36,6 +36,7 @@ from kinst.session.scratch import most_probes
 from kinst.session.values import EnabledProgram, EnabledSite, StartedMachine
 
 _ARGUMENT = re.compile(r"arg[0-9]+\Z")
+NOT_ALWAYS = "whether this jump leaves the function depends on flags or memory, and counts do not"
 
 
 def check_arguments(program: typed.TypedProgram, enabled: Sequence[EnabledSite]) -> None:
@@ -172,6 +173,8 @@ def enable_program(
     check_cpu(compiled.options.cpu, cpus)
     enabled = with_few_selected(with_few_conditions(matched))
     enabled = on_one_cpu(enabled, compiled.options.cpu)
+    if machine is not None and machine.facts.only_counts:
+        enabled = with_plain_conditions(enabled, isa)
     program, enabled = with_expressions(compiled.program, enabled, isa)
     program, enabled = with_conditions(program, enabled, isa)
     enabled = with_read_arguments(program, enabled)
@@ -410,6 +413,31 @@ def condition_of(text: str, isa: Isa) -> typed.Expr:
     return predicate
 
 
+def with_plain_conditions(enabled: Sequence[EnabledSite], isa: Isa) -> tuple[EnabledSite, ...]:
+    """Refuse sites whose condition is not over general registers alone, for a machine whose
+    trampolines only count, and return all probes.
+
+    At such a site, a jump leaves a function only if a flag or a word of memory says so.
+    """
+    plain: dict[str, bool] = {"": True}
+    made = []
+    for e in enabled:
+        if e.condition not in plain:
+            plain[e.condition] = _is_plain(condition_of(e.condition, isa), isa)
+        known = plain[e.condition]
+        made.append(e if known else replace(e, condition="", refusal=NOT_ALWAYS))
+    return tuple(made)
+
+
+def _is_plain(condition: typed.Expr, isa: Isa) -> bool:
+    slots = {register.index: register.slot for register in isa.registers}
+    read = [one.index for one in find(condition, typed.RegisterRead)]
+    return not any(find(condition, typed.Load)) and all(
+        isinstance(index, typed.IntConst) and slots.get(index.value) in isa.snippets.names
+        for index in read
+    )
+
+
 def with_conditions(
     program: typed.TypedProgram, enabled: Sequence[EnabledSite], isa: Isa
 ) -> tuple[typed.TypedProgram, tuple[EnabledSite, ...]]:
@@ -466,7 +494,8 @@ def with_read_arguments(
         own = tuple([a if n in wanted else none for n, a in enumerate(some)])
         changed.append(
             EnabledSite(
-                e.probe, e.clauses, e.epid, e.timer, own, e.condition, e.switch, e.selection
+                e.probe, e.clauses, e.epid, e.timer, own, e.condition, e.switch, e.selection,
+                e.refusal,
             )
         )
     return tuple(changed)

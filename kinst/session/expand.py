@@ -35,6 +35,7 @@ from kinst.session.check import with_programs
 from kinst.session.compiled import Compiled
 from kinst.session.machine import frames_finder
 from kinst.session.parse import parse_request
+from kinst.session.process_probes import separated
 from kinst.session.report import Report
 from kinst.session.request import Request
 from kinst.session.values import StartedMachine
@@ -451,7 +452,7 @@ class ImageLocals:
         for probe in found:
             assert probe.site is not None
             name = probe.name
-            exact = ProbePattern(name.provider, name.module, name.function, name.name)
+            exact = separated(ProbePattern(*name.parts))
             text = f"{probe.site.function.name}+{probe.site.offset}"
             made.append(MatchedInstruction(exact, probe.site.address, text, fixed))
         return made

@@ -24,6 +24,7 @@ from kinst.dlang.vocabulary.d_options import (
     Options,
 )
 from kinst.session.cpp import preprocess
+from kinst.session.process_probes import with_processes
 from kinst.session.request import Request
 from kinst.session.whose import in_command
 from kinst.sugar.library_probes import LibraryProbes
@@ -105,6 +106,7 @@ def parse_request(
                     text.letter, text.text, macros, ordinal=ordinal, part=part, knows_type=knows
                 )
             )
+    programs = [with_processes(one, request, target_pid) for one in programs]
     probes = LibraryProbes(programs, lambda: dialect().libraries, types)
     programs = [probes.expand(one) for one in programs]
     if _is_only_command(request, programs):

@@ -199,6 +199,7 @@ def _split(
     for (e, site), reason, kind in zip(sites, reasons, kinds, strict=True):
         function = site.function
         why = reason if site.address in exempt else refusing[function.address] or reason
+        why = why or e.refusal
         if changing is not None:
             why = why or changing(e, site, prefixes.get(site.address, b""))
         if site.address in stops:

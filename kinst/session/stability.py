@@ -25,6 +25,7 @@ from kinst.core.types import TypeSource
 from kinst.dlang.check.stability import check_minimum, declared_stability, of_clause
 from kinst.providers import FIRST_ID, argument_types, listed
 from kinst.session.compiled import Compiled, ProbeStability, ProgramStability
+from kinst.session.process_probes import separated
 
 
 def _named(pattern: ProbePattern, providers: Mapping[str, Provider]) -> ProbePattern:
@@ -89,6 +90,7 @@ def probe_stability(
         types: the types of the kernel; None if they are not known.
     """
     pattern = ProbePattern(name.provider, name.module, name.function, name.name)
+    pattern = separated(pattern)
     stability = _of_provider(pattern, providers)
     found: Sequence[DType] = ()
     if types is not None:

@@ -94,6 +94,7 @@ class EnabledSite:
         switch: address of the kernel's switch (static key) that must be on so that control reaches
             the site (Tracepoints.switched()); 0 if control reaches the site without a switch.
         selection: which of the site's hits belong to the probe; None if all do.
+        refusal: why the site is not planted; "" if nothing is known against it yet.
     """
 
     probe: Probe
@@ -104,6 +105,7 @@ class EnabledSite:
     condition: str = ""
     switch: int = 0
     selection: Selection | None = None
+    refusal: str = ""
 
     @property
     def key(self) -> tuple[int, int]:

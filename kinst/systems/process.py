@@ -51,8 +51,9 @@ class UserProgram(ElfKernel):
         self._program = program
         self._check_unchanged()
         self.facts = replace(
-            self.facts, per_cpu_bases=location.counter_bases, cpus=target.cpus, only_counts=True
-        )
+            self.facts, per_cpu_bases=location.counter_bases, cpus=target.cpus,
+            process=location.process,
+        )  # fmt: skip
 
     def _check_unchanged(self) -> None:
         """Raise KinstError if the code in memory is not that of the file."""

@@ -51,7 +51,7 @@ def match(provider: str, function: str, name: str) -> list[str]:
 
 
 def test_every_file_is_a_provider() -> None:
-    assert set(load_all()) == {"dtrace", "fbt", "kinst", "profile", "sdt", "syscall"}
+    assert set(load_all()) == {"dtrace", "fbt", "kinst", "pid", "profile", "sdt", "syscall"}
 
 
 @pytest.mark.parametrize("name", ["BEGIN", "END", "ERROR"])

@@ -84,7 +84,10 @@ MEMBERS: Mapping[str, str] = MappingProxyType(
 _TICKS = {"s": "s", "ms": "ms", "us": "us", "hz": "hz"}
 _PROBE_WORDS = frozenset({"kprobe", "k", "p", "kretprobe", "r"})
 _NAME = r"([\w.*?\[\]-]+)"
-_USERLAND = "kinst traces a kernel: kinst has no probes in programs"
+_USERLAND = (
+    "kinst only counts in programs: pid$target:a.out:FUNCTION:entry { @ = count(); }, with"
+    " --process -c CMD"
+)
 # What perf and tracefs call the parts of the kernel that have tracepoints.
 _SUBSYSTEMS = """
 alarmtimer block bpf_trace cgroup clk compaction cpuhp devlink dma_fence ext4 exceptions fib
@@ -126,7 +129,7 @@ _PROBES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?:interval|i):(\w+):(\d+)", _ticks),
     (r"(?:profile|p):hz:(\d+)", r"in D: profile-\1"),
     (r"(?:profile|p):(s|ms|us):(\d+)", r"in D: profile-\2\1"),
-    (r"(?:uprobe|uretprobe|usdt|u|ur|U|process|pid\d*|python|java|php|ruby|plockstat):.*",
+    (r"(?:uprobe|uretprobe|usdt|u|ur|U|process|python|java|php|ruby|plockstat):.*",
      _USERLAND),
     (r"(?:software|hardware|watchpoint|asyncwatchpoint|iter|perf|bench):.*",
      "kinst has no such probes; profile-97 samples, fbt and kinst name code"),

@@ -112,7 +112,8 @@ class TracedProcess(Target):
             raise
 
     def bring_up(self, say: Callable[[str], None]) -> KernelLocation:
-        """Return the address of the program's entry, and the gs bases of its threads."""
+        """Return the address of the program's entry, the gs bases of its threads, and its process
+        id."""
         self._unmap_unused()
         program = os.stat(f"/proc/{self._program.pid}/exe")
         code = sum(
@@ -124,7 +125,9 @@ class TracedProcess(Target):
         bases = tuple(range(0, threads * block, block))
         self._program.give_bases(bases)
         self._unmapped = (bases[-1] + block + LEAF) & -LEAF
-        return KernelLocation(places=(self._auxiliary(_ENTRY),), counter_bases=bases)
+        return KernelLocation(
+            places=(self._auxiliary(_ENTRY),), counter_bases=bases, process=self._program.pid
+        )
 
     def _counters(self) -> int:
         """Return how many bytes all threads' counters may have: _COUNTERS, or less if two areas of

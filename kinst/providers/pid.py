@@ -1,0 +1,78 @@
+"""The pid provider: entries, returns and instructions of a user program that kinst traces (Dynamic
+Tracing Guide, "pid Provider").
+
+pid$target:a.out:FUNCTION:entry and :return are as in the provider fbt. An instruction is named by
+its offset from the function's start, in hexadecimal: pid$target:a.out:main:1c. Without a name, all
+three kinds are meant. The module a.out is the program's executable file; probes in libraries are
+refused. Before a provider gets a description, kinst has put the process id into
+ProbePattern.process (session/process_probes.py).
+
+Tested by tests/providers/test_pid.py and tests/machines/process/test_pid.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from kinst.core.dtypes import DType
+from kinst.core.errors import KinstError
+from kinst.core.kernel import Found, Kernel, Provider, no_function
+from kinst.core.probe import ProbeInterface, ProbeName, ProbePattern
+from kinst.core.stability import stability_of
+from kinst.core.types import PROGRAM, TypeSource
+from kinst.core.words import COLD
+from kinst.providers import fbt
+from kinst.providers.kinst import instruction_probes
+
+
+class PidProvider(Provider):
+    """The provider of probes in a user program."""
+
+    name = "pid"
+    stability = stability_of(
+        "Evolving/Evolving/ISA", "Private/Private/Unknown", "Private/Private/Unknown",
+        "Evolving/Evolving/ISA", "Private/Private/Unknown",
+    )  # fmt: skip
+    interface = ProbeInterface(returns=("return",), of_process=True)
+    usage = (
+        "pid$target:a.out:FUNCTION: names the instructions of a program (--process -c CMD), with"
+        " entry, return or an offset in hexadecimal after it"
+    )
+
+    def argument_types(self, pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
+        if pattern.provider != self.name:
+            return None
+        as_fbt = replace(pattern, provider=fbt.PROVIDER.name, process=None)
+        return fbt.PROVIDER.argument_types(as_fbt, types)
+
+    def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Iterator[Found]:
+        if pattern.provider != self.name or kernel is None:
+            return
+        if not fnmatchcase(PROGRAM, pattern.module or "*"):
+            raise KinstError(
+                f"{pattern.module} is not the program itself, and kinst counts no instructions of"
+                " libraries",
+                f"{PROGRAM} means the program's executable file; with gcc -static it has its"
+                " libraries' code",
+            )
+        glob = not pattern.function or any(c in pattern.function for c in "*?[")
+        functions = kernel.find(PROGRAM, pattern.function or "*")
+        if not functions and not glob:
+            raise no_function(kernel, "", pattern.function)
+        provider, name = pattern.full_provider, pattern.name
+        kernel.fetch(functions)
+        names = [one for one in fbt.NAMES if fnmatchcase(one, name or "*")]
+        whole = [one for one in functions if not (glob and COLD in one.name)] if names else []
+        arguments = fbt.entry_arguments(kernel.isa)
+        exits = kernel.exits(whole) if "return" in names else [None] * len(whole)
+        for function, leaving in zip(whole, exits, strict=True):
+            for one in names:
+                probe = ProbeName(provider, function.module, function.name, one)
+                yield from fbt.sites(probe, function, kernel, arguments, leaving)
+        if name not in fbt.NAMES:
+            yield from instruction_probes(provider, name, functions, kernel, hexadecimal=True)
+
+
+PROVIDER = PidProvider()

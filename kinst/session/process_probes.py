@@ -1,0 +1,81 @@
+"""Probe descriptions with a process id after the provider's name, such as pid1234:a.out:main:entry.
+
+Tested by tests/session/test_process_probes.py.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from kinst.core.errors import DError
+from kinst.core.probe import ProbePattern
+from kinst.core.types import PROGRAM
+from kinst.dlang.syntax import tree
+from kinst.providers import interfaces
+from kinst.session.request import Request
+
+_NUMBERED = re.compile(r"(.*?)([0-9]*)")
+_TO_TYPE = "--process -c 'PROGRAM ARGUMENTS', or --process -p PID"
+
+
+def separated(pattern: ProbePattern) -> ProbePattern:
+    """Return a description with the process id after its provider's name as ProbePattern.process;
+    the same description if its provider takes no process id."""
+    match = _NUMBERED.fullmatch(pattern.provider)
+    interface = interfaces().get(match[1]) if match else None
+    if match is None or interface is None or not interface.of_process or not match[2]:
+        return pattern
+    return replace(pattern, provider=match[1], process=int(match[2]))
+
+
+def with_processes(
+    program: tree.ProgramNode, request: Request, target_pid: int
+) -> tree.ProgramNode:
+    """Return a program whose descriptions of a user program's probes have the process id in its own
+    field, and the module a.out for the program's file. Raises DError if a description names no
+    process or another one, or if no user program is traced.
+
+    Args:
+        target_pid: the value of $target; 0 before the process exists.
+    """
+    items = [
+        _of_clause(item, request, target_pid) if isinstance(item, tree.ClauseNode) else item
+        for item in program.items
+    ]
+    same = all(a is b for a, b in zip(items, program.items, strict=True))
+    return program if same else replace(program, items=tuple(items))
+
+
+def _of_clause(clause: tree.ClauseNode, request: Request, target_pid: int) -> tree.ClauseNode:
+    made = tuple(_of_description(one, request, target_pid) for one in clause.descriptions)
+    same = all(a is b for a, b in zip(made, clause.descriptions, strict=True))
+    return clause if same else replace(clause, descriptions=made)
+
+
+def _of_description(
+    description: tree.DescriptionNode, request: Request, target_pid: int
+) -> tree.DescriptionNode:
+    pattern = separated(description.pattern)
+    interface = interfaces().get(pattern.provider)
+    if interface is None or not interface.of_process:
+        return description
+    span = description.span
+    if pattern.process is None:
+        raise DError(
+            f"{pattern} names no process", span, "D_PROC_BADPID",
+            f"{replace(pattern, process=0)} is in the traced process",
+        )  # fmt: skip
+    traced = request.machine.process
+    file = request.kind.program(request.command, traced)
+    if not file:
+        message = f"{pattern} is in a user program, and kinst traces a kernel here"
+        raise DError(message, span, "D_PROC_GRAB", _TO_TYPE)
+    if pattern.process not in (target_pid, traced):
+        message = f"{pattern}: kinst does not trace process {pattern.process}"
+        hint = f"{replace(pattern, process=0)} is in the process that it traces"
+        raise DError(message, span, "D_PROC_GRAB", hint)
+    if pattern.module == Path(file).name:
+        pattern = replace(pattern, module=PROGRAM)
+    return replace(description, pattern=pattern)
