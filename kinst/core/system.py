@@ -416,8 +416,8 @@ class Facts:
     saved_registers: tuple[tuple[str, int], ...] = ()
     # None if kinst does not know how to see in memory that a process has ended.
     command_span: CommandSpan | None = None
-    # The process id of a user program; 0 for a kernel.  per_cpu_bases of a user program are those of
-    # its threads.
+    # The process id of a user program, whose per_cpu_bases are those of its threads; 0 for a
+    # kernel.
     process: int = 0
 
     @property

@@ -111,7 +111,7 @@ def _of(counts: Mapping[tuple[str, int], int]) -> Iterator[str]:
     for function, value in sorted(total.items(), key=lambda one: (-one[1], one[0])):
         entered = counts.get((function, 0), 0)
         yield f"{value:>16,} {value / whole:>7.1%} {entered:>14,}  {function}"
-    yield f"{sum(total.values()):>16,}                         all"
+    yield f"{sum(total.values()):>16,}                         all, without libraries"
 
 
 def _of_instructions(

@@ -54,6 +54,7 @@ def test_functions_with_their_instructions(
     executed = {name: int(row[0].replace(",", "")) for name, row in rows.items() if "," in row[0]}
     assert executed["fibonacci"] > 10 * DEEPER
     assert list(rows)[1] == "fibonacci" and rows["main"][2] == "1"
+    assert table.read_text().endswith(" all, without libraries\n")
 
 
 def test_instructions_of_a_function(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
