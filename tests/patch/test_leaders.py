@@ -194,3 +194,41 @@ def test_room_behind_a_return(tmp_path: Path) -> None:
     assert runs_with(tmp_path, f="ret\nnop\nnop\nnop\nxor eax, eax\nret") == []
     assert runs_with(tmp_path, f="ret\nnop\nnop\nnop\nnop", g="jmp f + 3") == []
     assert runs_with(tmp_path, f="ret", g="jmp f + 4") == []
+
+
+PADDED = """
+    test eax, eax
+    je 1f
+    mov eax, 1
+    .byte 0xe9; .long 1f - . - 4  # of 5 bytes
+    nop
+1:  mov eax, 2
+    mov eax, 3
+    ret
+"""
+NOP = 14
+
+
+@pytest.mark.parametrize(
+    ("g", "unreached"),
+    [
+        ("ret", True),
+        ("jmp f + 15", True),
+        ("jmp f + 14", False),
+        ("lea rax, [rip + f + 14]", False),
+    ],
+)
+def test_padding_after_a_jump_has_no_other_way_to_it(
+    g: str, unreached: bool, tmp_path: Path
+) -> None:
+    """So it needs no trap: it is displaced, and control never comes to it."""
+    world = World(assembled("amd64", SOURCE.format(f=PADDED, g=g), tmp_path))
+    isa = load("amd64")
+    leaders = Leaders(isa, world, RunningKernel(world, world, isa))  # type: ignore[arg-type]
+    (function, *_) = world.functions()
+    code = [one for one in isa.decode(world.code(BASE, 26), BASE) if one.address < BASE + 26]
+    assert code[4].address == BASE + NOP and code[4].code == b"\x90"
+    planted = [(Site(function, c.address - BASE, c.code), len(c.code) >= 5) for c in code]
+    for choose in (leaders.runs, leaders.runs_without_traps):
+        found = choose(planted, [], gates=True)
+        assert (BASE + NOP in found.gated) is unreached
