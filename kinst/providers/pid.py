@@ -17,8 +17,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from kinst.core.dtypes import DType
-from kinst.core.errors import KinstError
-from kinst.core.kernel import Found, Kernel, Provider, no_function
+from kinst.core.errors import AbsentError, KinstError
+from kinst.core.kernel import Found, Kernel, Provider
 from kinst.core.probe import ProbeInterface, ProbeName, ProbePattern
 from kinst.core.stability import stability_of
 from kinst.core.types import PROGRAM, TypeSource
@@ -60,7 +60,10 @@ class PidProvider(Provider):
         glob = not pattern.function or any(c in pattern.function for c in "*?[")
         functions = kernel.find(PROGRAM, pattern.function or "*")
         if not functions and not glob:
-            raise no_function(kernel, "", pattern.function)
+            raise AbsentError(
+                f'no function named "{pattern.function}" in the program',
+                kernel.suggest(pattern.function) or "functions of libraries are not counted",
+            )
         provider, name = pattern.full_provider, pattern.name
         kernel.fetch(functions)
         names = [one for one in fbt.NAMES if fnmatchcase(one, name or "*")]

@@ -11,6 +11,7 @@ import pytest
 from kinst.cli import command
 from tests.machines.process.stepped import needs_programs
 from tests.machines.process.test_count_command import CALLS, DEEPER, SOURCE
+from tests.machines.process.test_running import running
 
 pytestmark = needs_programs
 
@@ -105,6 +106,19 @@ def test_probes_are_listed(program: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert {row[2:4][-1] for row in rows} >= {"fibonacci"}
     assert all(re.fullmatch(r"pid[1-9][0-9]*", row[1]) for row in rows)
     assert {row[-1] for row in rows} == {"entry", "return", *(at for at, _ in listing(program))}
+
+
+def test_probes_of_a_process_that_runs_already(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with running(tmp_path) as one:
+        for target in ("$target", str(one.pid)):
+            text = f"pid{target}::spin_round:entry {{ @[probename] = count(); }}"
+            words = ["--process", "-q", "-n", text, "-p", str(one.pid), "--timeout", "0.3"]
+            assert command.main(words) == 0
+            assert rows(capfd.readouterr().out)["entry"] > 1000
+        one.ask(20)
+        one.end()
 
 
 CONDITIONAL = """\
