@@ -60,9 +60,10 @@ class PidProvider(Provider):
         glob = not pattern.function or any(c in pattern.function for c in "*?[")
         functions = kernel.find(PROGRAM, pattern.function or "*")
         if not functions and not glob:
+            hints = kernel.suggest(pattern.function), "functions of libraries are not counted"
             raise AbsentError(
                 f'no function named "{pattern.function}" in the program',
-                kernel.suggest(pattern.function) or "functions of libraries are not counted",
+                "; ".join(filter(None, hints)),
             )
         provider, name = pattern.full_provider, pattern.name
         kernel.fetch(functions)
