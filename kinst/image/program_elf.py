@@ -8,6 +8,8 @@ Tested by tests/image/test_program_elf.py."""
 
 from __future__ import annotations
 
+import re
+import struct
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
@@ -27,6 +29,14 @@ _RELATIVE, _IRELATIVE, _64 = 8, 37, 1  # R_X86_64_*
 _RELA = np.dtype([("offset", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<u8")])
 _WORD, _WORDS_OF_BITMAP = 8, 63
 _SIGN = 1 << 31  # of a 32-bit number
+_ENTRY = struct.Struct("<24xQ")  # e_entry, in the file's header
+_START_SIZE = 64  # bytes of the code at the program's entry
+# The end of glibc's _start() (sysdeps/x86_64/start.S): `lea rdi, [rip + main]` or `mov rdi, main`,
+# and the call of __libc_start_main().
+_CALLS_MAIN = re.compile(
+    rb"\x48(?:\x8d\x3d(?P<distance>.{4})|\xc7\xc7(?P<address>.{4}))(?:\xff\x15|\x67?\xe8)",
+    re.DOTALL,
+)
 
 
 class ProgramElf(Elf):
@@ -39,7 +49,7 @@ class ProgramElf(Elf):
         The symbols are those of the symbol table; in a stripped program, of the dynamic symbol
         table. A function that only the unwind tables have is named f_ADDRESS, with its linked
         address in hexadecimal; the first function of a section other than .text is named after the
-        section ("plt")."""
+        section ("plt"), and main() is known by the code at the program's entry."""
         table = next((s for s in self.sections if s.kind == _SHT_DYNSYM), None)
         try:
             named = super().symbols
@@ -70,7 +80,23 @@ class ProgramElf(Elf):
     def _name(self, address: int, section: ElfSection) -> str:
         if section.address == address and section.name != ".text":
             return section.name.strip(".").replace(".", "_")
-        return f"f_{address:x}"
+        return "main" if address == self._main else f"f_{address:x}"
+
+    @cached_property
+    def _main(self) -> int:
+        """Linked address of main(); -1 if the code at the program's entry is not glibc's."""
+        (entry,) = _ENTRY.unpack_from(self.mapped)
+        try:
+            code = self.read(entry, _START_SIZE)
+        except KinstError:
+            return -1
+        found = _CALLS_MAIN.search(code)
+        if found is None:
+            return -1
+        if found["address"]:
+            return int.from_bytes(found["address"], "little")
+        distance = int.from_bytes(found["distance"], "little", signed=True)
+        return int(entry) + found.end("distance") + distance
 
     def _section_of(self, address: int) -> int:
         code = (s for s in self.sections if s.flags & SHF_EXECINSTR)
