@@ -87,7 +87,9 @@ function show(number) {
   const one = data[shown];
   byId("functions").value = shown;
   const times = one.entered === null ? "?" : one.entered.toLocaleString("en");
-  byId("figures").textContent = one.spot + " · entered " + times + " times · " +
+  const known = one.source.some((row) => row.line);
+  panes.source.classList.toggle("unknown", !known);
+  byId("figures").textContent = (known ? one.spot + " · " : "") + "entered " + times + " times · " +
     one.ran.toLocaleString("en") + " instructions ran";
   const widths = document.documentElement.style;
   widths.setProperty("--counts", longest([...one.source, ...one.code].map((row) => row.count), 5));
