@@ -122,6 +122,10 @@ class UserProgramKind(ElfKind):
         notes = (s for s in elf.segments if s.kind == PT_NOTE)
         return any(_has_note(elf.mapped[s.offset : s.offset + s.file_size]) for s in notes)
 
+    def lacks(self, name: str, elf: Elf) -> str:
+        lacking = super().lacks(name, elf)
+        return lacking and f"{lacking}: in a user program, instructions can only be counted"
+
     def attach(self, target: Target, image: DebugInfo, location: KernelLocation) -> System:
         return UserProgram(target, image, location)
 
