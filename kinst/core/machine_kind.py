@@ -31,6 +31,8 @@ class MachineKind(Protocol):
         options: options that only this kind has.
         takes: fields of MachineOptions and Request that this kind has in common with other kinds.
         rules: which of its options contradict each other.
+        settings: (name, value) of the -x options that programs have on such a machine unless the
+            user sets them.
     """
 
     name: str
@@ -38,6 +40,7 @@ class MachineKind(Protocol):
     options: Sequence[Option] = ()
     takes: frozenset[str] = frozenset(("kernel", "debug", "debug_folders", "build"))
     rules: Sequence[Rule] = ()
+    settings: Sequence[tuple[str, str]] = ()
 
     @property
     @abstractmethod

@@ -52,7 +52,7 @@ def _with_settings(options: Options, settings: tuple[tuple[str, str], ...]) -> O
 
 def options_of(request: Request, programs: tuple[tree.ProgramNode, ...]) -> Options:
     """Return the D options of a request; -x on the command line overrides the programs' own."""
-    options = _with_settings(Options(), request.settings)
+    options = _with_settings(Options(), (*request.kind.settings, *request.settings))
     written = tuple((o.name, o.value) for o in combine(programs).options)
     return _with_settings(_with_settings(options, written), request.settings)
 

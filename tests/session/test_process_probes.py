@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from kinst.core.errors import DError
 from kinst.core.options import MachineOptions
 from kinst.core.probe import ProbePattern, ProgramText
-from kinst.session.parse import parse_request
+from kinst.dlang.vocabulary.d_options import Options
+from kinst.session.parse import options_of, parse_request
 from kinst.session.process_probes import separated
 from kinst.session.request import Request
 from tests.machines.process.stepped import needs_programs
@@ -80,3 +82,14 @@ def test_a_kernel_has_no_such_probes() -> None:
     with pytest.raises(DError, match=r"is in a user program.*--process -c") as caught:
         pattern(request("pid$target:a.out:main:entry", kind=""))
     assert caught.value.tag == "D_PROC_GRAB"
+
+
+@needs_programs
+def test_aggregations_have_room_for_a_million_instructions() -> None:
+    """Of 16 bytes each: ld.gold has 500,000 instructions."""
+    asked = request("pid$target:::")
+    assert options_of(asked, parse_request(asked, 0)).aggsize >= 16_000_000
+    small = replace(asked, settings=(("aggsize", "1m"),))
+    assert options_of(small, parse_request(small, 0)).aggsize == 1 << 20
+    kernel = request("kinst::main:", kind="", command="")
+    assert options_of(kernel, parse_request(kernel, 0)).aggsize == Options().aggsize

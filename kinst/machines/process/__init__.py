@@ -39,6 +39,9 @@ class ProcessKind(MachineKind):
              ("process",)),
     )  # fmt: skip
 
+    # A count for each instruction of a large program, which takes 16 bytes.
+    settings = (("aggsize", "64m"),)
+
     @property
     def abilities(self) -> Abilities:
         found: Abilities = _machine().TracedProcess.abilities
