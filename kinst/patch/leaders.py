@@ -386,7 +386,7 @@ class Leaders:
             gated = more & rooms & ~runs.inside(count)
         done = before.covered(asked | runs.inside(count) | gated)
         # Nothing leads to padding, so all of its predecessors are displaced.
-        done |= trapped & seen.idle & sighted & ~seen.leaders & ~seen.branched_to[code.place]
+        done |= trapped & seen.idle & sighted & ~seen.leaders & ~seen.branched_to[code.position]
         return self._found(seen, asked, runs, gated, frozenset(code.columns.address[done].tolist()))
 
     def _found(
