@@ -29,6 +29,8 @@ from kinst.errors import DError, KinstError
 from kinst.version import __version__
 
 D_VERSION = "1.13"
+SOME = "-n or -s names some"
+ALIKE = 0.75  # how alike a wrong name of a command and a right one are, 0 to 1
 
 
 def started_at() -> float:
@@ -142,6 +144,18 @@ def shell_script(shell: str) -> str:
     return (Path(__file__).parent / "completion" / name).read_text(encoding="utf-8")
 
 
+def _meant(word: str) -> str:
+    """Return what to type instead of a word that follows no option and names no command."""
+    near = import_module("difflib").get_close_matches(word, commands(), 1, ALIKE)
+    if near:
+        return f"did you mean kinst {near[0]}?"
+    if Path(word).is_file():
+        return f"-s {word} reads the program in this file"
+    if word.isidentifier():
+        return f"-f {word} names a function, -n a program"
+    return SOME
+
+
 def _wants_tags(request: Request) -> bool:
     return any(name == "errtags" for name, _ in request.settings)
 
@@ -164,8 +178,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if line.shows:
             write(sys.stdout, _shown(line))
             return 0
-        if not line.request.programs and not line.request.list_probes:
-            raise UsageError("no probes specified", "-n or -s names some")
+        request = line.request
+        if not request.programs and (request.arguments or not request.list_probes):
+            word = next(iter(request.arguments), "")
+            raise UsageError("no probes specified", _meant(word) if word else SOME)
         return _into_output(line, Interrupts())
 
     def wrong(error: KinstError) -> None:

@@ -25,6 +25,12 @@ def test_help_begins_with_usage_and_three_one_liners(capsys: pytest.CaptureFixtu
         (["--nosuch"], "kinst: option --nosuch not recognized"),
         ([], "kinst: no probes specified (-n or -s names some)"),
         (
+            ["-l", "vfs_read"],
+            "kinst: no probes specified (-f vfs_read names a function, -n a program)",
+        ),
+        ([__file__], f"kinst: no probes specified (-s {__file__} reads the program in this file)"),
+        (["flmae", "-c", "ls"], "kinst: no probes specified (did you mean kinst flame?)"),
+        (
             ["--gdb", ":1", "--kernel", "6.12", "-n", "BEGIN"],
             "kinst: --kernel 6.12 is an option of --vm, not of --gdb (--debug says which vmlinux is"
             " traced)",
