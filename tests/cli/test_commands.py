@@ -68,6 +68,9 @@ def test_each_has_help_and_is_named_in_the_others(
          "kinst: flow runs the command several times, with the entries of all functions planted;"
          " a boot runs once, and stops at each hit"
          " (kinst --boot -F -n 'fbt::FUNCTION:, fbt::CALLED:' with the functions that matter)"),
+        (["flow", "main", "--process", "-c", "ls"], 2,
+         "kinst: kinst flow follows calls in a kernel; in user programs, kinst only counts (kinst"
+         " count FUNCTION -c CMD)"),
         (["flow", "-n", "BEGIN", "vfs_read"], 2,
          "kinst: flow makes its own programs and takes none (--if says which call)"),
         (["annotate", "-c", "ls"], 2,

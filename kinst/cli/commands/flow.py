@@ -69,6 +69,11 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         )
     if len(request.arguments) != 1:
         raise UsageError("kinst flow needs one function", "kinst flow FUNCTION -c CMD")
+    if request.kind.program(request.command, request.machine.process):
+        raise UsageError(
+            "kinst flow follows calls in a kernel; in user programs, kinst only counts",
+            "kinst count FUNCTION -c CMD",
+        )
     condition = own.get("--if", OF_COMMAND if request.command else "")
     (pattern,) = request.arguments
     if request.show_program:
