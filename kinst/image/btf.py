@@ -271,8 +271,8 @@ class Btf:
         if info >> 24 & 31 not in (KIND_STRUCT, KIND_UNION):
             return None
         name_bytes = name.encode() + b"\0"
-        for at in range(start + 3, start + 3 + 3 * (info & 0xFFFF), 3):
-            name_at, member_type, where = (int(w) for w in self._words[at : at + 3])
+        words: list[int] = self._words[start + 3 :][: 3 * (info & 0xFFFF)].tolist()
+        for name_at, member_type, where in zip(words[::3], words[1::3], words[2::3], strict=True):
             bit, bits = (where & 0xFFFFFF, where >> 24) if info >> 31 else (where, 0)
             if name_at == 0:
                 inner = self._find(self._resolve(member_type), name, depth + 1)

@@ -88,10 +88,10 @@ class SymbolTable:
         starts = self.name[indexes].astype(np.int64)
         matches = np.zeros(len(starts), dtype=np.bool_)
         for prefix in prefixes:
-            alike = np.ones(len(starts), dtype=np.bool_)
+            alike = np.arange(len(starts))  # those whose first k bytes are the prefix's
             for k, byte in enumerate(prefix.encode()):
-                alike &= text[np.minimum(starts + k, len(text) - 1)] == byte
-            matches |= alike
+                alike = alike[text[np.minimum(starts[alike] + k, len(text) - 1)] == byte]
+            matches[alike] = True
         return matches
 
     def indexes(self, name: str) -> list[int]:
