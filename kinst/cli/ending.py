@@ -1,19 +1,46 @@
-"""Message about the end of a trace, if the output does not explain the end."""
+"""Message about the end of a trace, if the output does not explain the end.
+
+Tested by tests/cli/test_ending.py.
+"""
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
+from kinst.api import Request
 from kinst.events import End
 
+_NOT_FOUND = 127  # exit status of a shell that has not found a command
 
-def ending_text(end: End, timeout: float | None, command: str) -> str:
-    """Return a sentence that says that --timeout ended the trace; "" for another end.
+
+def ending_text(end: End, request: Request) -> str:
+    """Return a sentence that says that --timeout ended the trace, or how a program of this machine
+    that the guest's shell has not found gets into the guest; "" for another end.
 
     Args:
         end: the last event of the trace.
-        timeout: seconds of --timeout; None without --timeout.
-        command: command of -c; "" without -c.
+        request: the request for the trace.
     """
-    if end.reason != "timeout" or timeout is None:
+    if end.reason == "command" and end.status == _NOT_FOUND:
+        return _absent_text(request)
+    if end.reason != "timeout" or request.timeout is None:
         return ""
-    still = f", while {command!r} still ran" if command else ""
-    return f"kinst: the trace ended after {timeout:g} s, by --timeout{still}"
+    still = f", while {request.command!r} still ran" if request.command else ""
+    return f"kinst: the trace ended after {request.timeout:g} s, by --timeout{still}"
+
+
+def _absent_text(request: Request) -> str:
+    """Return how the command's program gets into the guest, if this machine has the program; ""
+    otherwise."""
+    if not request.kind.abilities.boots or request.machine.root or not request.command.strip():
+        return ""
+    name = request.command.split()[0]
+    path = shutil.which(name)
+    if path is None:
+        return ""
+    return (
+        f"kinst: {name} is a program of this machine, not of the guest (--copy {path} copies it if"
+        f" it is linked statically, -c {Path(path).name} runs it then; --root / runs all programs"
+        " of this machine)"
+    )

@@ -141,7 +141,7 @@ def finished(
                 raise KinstError("system() cannot be used with this command", "take it out")
             case End():
                 status = event.status
-                if ended := ending_text(event, request.timeout, request.command):
+                if ended := ending_text(event, request):
                     say(ended)
     trace.close()
     return [table.aggregation for table in trace.aggregations().values()], status

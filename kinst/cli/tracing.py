@@ -87,7 +87,7 @@ def _follow(trace: Trace, line: CommandLine, out: TextIO, traced: Mapping[str, s
             shown.show(event)
             if isinstance(event, End):
                 status = event.status
-                ended = ending_text(event, line.request.timeout, line.request.command)
+                ended = ending_text(event, line.request)
     if ended:
         say(ended)
     return status
