@@ -53,7 +53,7 @@ def reason(quiet: Quiet) -> str:
             they = "it was" if quiet.planted == 1 else "they were"
             return (
                 f"{planted}: {they} planted after the guest's boot, and the guest is idle;"
-                " -c or --shell gives it work"
+                " -c or --shell gives it work, --boot traces its boot"
             )
         return f"{planted}: nothing that runs there comes to them"
     if quiet.waits_in:
@@ -72,7 +72,7 @@ def last_words(quiet: Quiet) -> str:
     some = "1 instruction was" if quiet.planted == 1 else f"{quiet.planted} instructions were"
     during = "the command ran" if quiet.has_command else "the trace ran"
     if quiet.is_guest and not quiet.has_command:
-        during += ", after the guest's boot"
+        during += ", after the guest's boot (--boot traces its boot)"
     return f"kinst: no probe fired: {some} planted while {during}"
 
 

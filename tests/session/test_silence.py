@@ -16,7 +16,8 @@ from kinst.session.silence import Quiet, last_words, reason
         ),
         (
             Quiet(75, False, False, True),
-            "they were planted after the guest's boot, and the guest is idle; -c or --shell g",
+            "they were planted after the guest's boot, and the guest is idle; -c or --shell gives"
+            " it work, --boot traces its boot",
         ),
         (
             Quiet(75, False, False, False),
@@ -53,7 +54,10 @@ def test_nothing_to_say(quiet: Quiet) -> None:
     [
         (Quiet(1, False, True, True), "no probe fired: 1 instruction was planted while the comm"),
         (Quiet(75, False, False, False), "75 instructions were planted while the trace ran"),
-        (Quiet(1, False, False, True), "planted while the trace ran, after the guest's boot"),
+        (
+            Quiet(1, False, False, True),
+            "planted while the trace ran, after the guest's boot (--boot traces its boot)",
+        ),
         (Quiet(75, False, True, True, leaves_traces=False), ""),
         (Quiet(75, True, True, True), ""),
         (Quiet(0, False, False, True), ""),
