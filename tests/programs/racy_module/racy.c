@@ -1,18 +1,18 @@
 // A module with a race: a pointer is checked, and read again when it is used.
 //
-// Writing "use" to /proc/racy checks the pointer and uses it, "change" sets it to NULL and back,
-// each many times.
+// Writing "use" to /proc/racy checks the pointer and uses it, "change" sets it to NULL or back
+// every few milliseconds, some times each.
 
 #include <linux/compiler.h>
+#include <linux/delay.h>
 #include <linux/module.h>
 #include <linux/proc_fs.h>
-#include <linux/sched.h>
-#include <linux/string.h>
 #include <linux/uaccess.h>
 
 MODULE_LICENSE("GPL");
 
-#define TIMES 200
+#define USES 20
+#define CHANGES 40 /* even: the pointer is there at the end */
 
 struct item {
 	long value;
@@ -30,8 +30,7 @@ static noinline void use_shared(void)
 
 static noinline void change_shared(void)
 {
-	WRITE_ONCE(shared, NULL);
-	WRITE_ONCE(shared, &only);
+	WRITE_ONCE(shared, READ_ONCE(shared) ? NULL : &only);
 }
 
 static ssize_t run(struct file *file, const char __user *from, size_t size, loff_t *at)
@@ -41,12 +40,12 @@ static ssize_t run(struct file *file, const char __user *from, size_t size, loff
 
 	if (size >= sizeof(name) || copy_from_user(name, from, size))
 		return -EINVAL;
-	for (k = 0; k < TIMES; k++) {
-		if (!strncmp(name, "use", 3))
+	for (k = 0; k < (name[0] == 'u' ? USES : CHANGES); k++) {
+		if (name[0] == 'u')
 			use_shared();
 		else
 			change_shared();
-		cond_resched();
+		msleep(name[0] == 'u' ? 1 : 5);
 	}
 	return size;
 }
