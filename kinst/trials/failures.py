@@ -25,7 +25,7 @@ class ErrorValue:
 
     Attributes:
         text: the value as the user writes it: NULL, -ENOMEM, ERR_PTR(-ENOMEM), false.
-        kind: "pointer", "integer" or "truth": for results of which types it is meant.
+        kind: the kind of results for which the value is meant: "pointer", "integer" or "truth".
         number: the value as a signed number.
         error: the number of the error that callers should return, as a positive number; 0 if the
             value does not say that.

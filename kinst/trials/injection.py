@@ -1,4 +1,5 @@
-"""Sweep of `kinst inject`: the n-th call of some functions below others fails, for each n.
+"""Sweep of `kinst inject`: in try n, the n-th call of some functions fails. Only calls that are
+made below some other functions count.
 
 Tested by tests/trials/test_sweep.py.
 """

@@ -66,9 +66,9 @@ def injection_program(
 def delay_program(
     facts: TrialFacts, function: str, offsets: Sequence[int], delays: Sequence[int], cpu: int
 ) -> str:
-    """Return a D program that waits at one instruction of a function on one CPU, the first
-    MOST_WAITS times that it runs: in try n, for delay (n - 1) / len(offsets) of `delays`, at
-    offset (n - 1) % len(offsets).
+    """Return a D program in which one CPU waits at one instruction of a function, the first
+    MOST_WAITS times that the CPU runs this instruction. In try n, the CPU waits for delays[(n - 1)
+    / len(offsets)], at offsets[(n - 1) % len(offsets)].
 
     Args:
         facts: how the guest tells the number.

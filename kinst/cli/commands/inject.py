@@ -85,7 +85,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
 
 
 def check_sweep(request: Request, name: str, instead: str) -> None:
-    """Raise UsageError if a request is not one of a sweep of tries.
+    """Raise UsageError if a sweep of tries cannot be run with a request.
 
     Args:
         request: the request.
