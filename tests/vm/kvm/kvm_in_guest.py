@@ -252,15 +252,16 @@ def traced(machine: Any, guest: Plain, way: str, program: str, reads: int) -> li
     return [made, found, len(lost)]
 
 
-def attached(cpus: str = "1", append: str = "") -> object:
-    """Trace a guest that plain QEMU runs, by each way; see that it runs on, with its text as
-    before.
+def attached(cpus: str, append: str, chosen: str) -> object:
+    """Trace a guest that plain QEMU runs, by each of the chosen ways; see that it runs on, with its
+    text as before.
     """
     with plain(int(cpus), append) as guest:
         before, counts = guest.text(), {}
         with kinst.attach(machine=guest.pid, kernel=kernel().debug) as machine:
             for way, program, reads in WAYS:
-                counts[way] = traced(machine, guest, way, program, reads)
+                if way in chosen.split():
+                    counts[way] = traced(machine, guest, way, program, reads)
         return {"counts": counts, **after(guest), "changed": guest.changed(before)}
 
 
