@@ -23,21 +23,3 @@ def test_a_boot_as_a_picture(tmp_path: Path) -> None:
     assert len(names) > 300 and f"{len(names)} calls in" in svg
     order = ["setup_arch", "console_init", "smp_init", "populate_rootfs", "free_initmem"]
     assert sorted(order, key=names.index) == order
-
-
-def test_coverage_of_a_boot(tmp_path: Path) -> None:
-    """start_kernel() and rest_init() are called once, and without a command panic() is not."""
-    info = tmp_path / "boot.info"
-    words = ["cover", "--boot", "-q", "start_kernel", "rest_init", "panic", "-o", str(info)]
-    subprocess.run([KINST, *words], check=True, capture_output=True)
-    calls = set(re.findall(r"^FNDA:(\d+),(\w+)$", info.read_text(), re.M))
-    assert calls == {("1", "start_kernel"), ("1", "rest_init"), ("0", "panic")}
-
-
-def test_instructions_of_a_boot(tmp_path: Path) -> None:
-    """A function without loops, which runs once."""
-    page = tmp_path / "rest.txt"
-    words = ["annotate", "--boot", "rest_init", "-o", str(page)]
-    subprocess.run([KINST, *words], check=True, capture_output=True)
-    shown = page.read_text()
-    assert re.search(r"^rest_init +init/main\.c:\d+ +entered once, \d+ instructions ran", shown)
