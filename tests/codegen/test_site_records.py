@@ -404,7 +404,7 @@ def test_a_word_that_is_asked_is_within_reach(
     made = compile_text("kinst::f:0 { trace(1); }", "test")[1]
     machine = replace(inline_machine, preemption=settled)
     found = record_shapes(made, lay_out_program(made, [], 64, 4096), [((0,), ())], machine, ISA)
-    assert [shape.places.settled for shape in found.values()] == [told]
+    assert [shape.addresses.settled for shape in found.values()] == [told]
 
 
 def test_machines_where_records_need_a_call(inline_machine: CodeMachine) -> None:
