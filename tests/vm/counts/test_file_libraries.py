@@ -36,7 +36,7 @@ fsinfo::: /execname == "filework"/ {
     @bytes[probename, args[0]->fi_pathname] = sum(arg1);
 }
 END {
-    printa("n %s %s %s %s %@d\\n", @n); printa("bytes %s %s %@d\\n", @bytes);
+    printa("n|%s|%s|%s|%s|%@d\\n", @n); printa("bytes|%s|%s|%@d\\n", @bytes);
 }
 """
 # Of each operation: the system calls that do it, without those that only some instruction sets
@@ -110,15 +110,15 @@ def test_operations_on_files_are_those_of_the_program_s_calls(
     assert len(wanted) > 20, wanted
     found: Counter[str] = Counter()
     paths: dict[str, set[str]] = {}
-    for line in re.findall(r"^n (.*)$", done.out, re.M):
-        name, path, mount, system, count = line.split()
+    for line in re.findall(r"^n\|(.*)$", done.out, re.M):
+        name, path, mount, system, count = line.split("|")
         if path == FOLDER or path.startswith(f"{FOLDER}/"):
             assert (mount, system) == (FOLDER, "tmpfs"), line
             found[name] += int(count)
             paths.setdefault(name, set()).add(path.removeprefix(f"{FOLDER}/"))
     # Two of the files are new; the last close of each file ends its use.
     wanted |= {"create": 2, "inactive": wanted["close"]}
-    assert found == wanted
+    assert found == wanted, done.out
     assert paths["read"] == paths["write"] == paths["fsync"] == {"data", "copy"} | paths["read"]
     assert paths["mkdir"] == paths["rmdir"] == paths["readdir"] == {"dir"}
     assert paths["open"] == {"data", "copy", "dir"} == paths["close"]
@@ -126,7 +126,7 @@ def test_operations_on_files_are_those_of_the_program_s_calls(
     assert paths["link"] == {"data"} and paths["symlink"] == paths["readlink"] == {"short"}
     assert paths["setattr"] == paths["getattr"] == {"data", "copy"}
     told: Counter[str] = Counter()
-    for name, path, size in re.findall(r"^bytes (\S+) (\S+) (\d+)$", done.out, re.M):
+    for name, path, size in re.findall(r"^bytes\|(.*)\|(.*)\|(\d+)$", done.out, re.M):
         if path.startswith(f"{FOLDER}/"):
             told[name] += int(size)
     assert +told == {"read": sizes(calls, "read"), "write": sizes(calls, "write"), "space": 16384}
