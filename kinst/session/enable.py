@@ -205,6 +205,14 @@ def _tell_full(say: Callable[[str], None], room: int, first: Found) -> None:
     )
 
 
+# Address of a site, and what selects the firings there that are the probe's.
+_Place = tuple[int, object]
+
+
+def _place(found: Found) -> _Place:
+    return found.site.address if found.site else 0, found.selection
+
+
 class _Named:
     """Probes that a program matches, by name: their ids, their sites, and the clauses that they
     fire.
@@ -232,6 +240,8 @@ class _Named:
         self._others: dict[int, list[Found]] = {}
         self._clauses: list[tuple[int, ...]] = []
         self._longer: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
+        # The sites at which a clause of a library's probe runs, by (index of the name, clause).
+        self._places: dict[tuple[int, int], set[_Place]] = {}
 
     def add(self, found: Iterable[Found], clause: int, *, once: bool = False) -> int:
         """Add the probes that a description of a clause matches; return how many different names
@@ -241,7 +251,8 @@ class _Named:
             found: the probes at their sites.
             clause: the clause's index.
             once: whether the clause's descriptions are the parts of one probe of a library. If so,
-                it runs only once for a probe that several of them match.
+                it runs only once for a probe that several of them match, and only at the sites
+                that they match: other parts of the probe may have other arguments.
         """
         met = set[int]()
         for one in found:
@@ -255,6 +266,8 @@ class _Named:
                 k = self._new(one)
             elif not self._has(k, one):
                 self._others.setdefault(k, []).append(one)
+            if once:
+                self._places.setdefault((k, clause), set()).add(_place(one))
             if k not in met:
                 met.add(k)
                 before = self._clauses[k]
@@ -276,11 +289,8 @@ class _Named:
 
     def _has(self, k: int, found: Found) -> bool:
         """Return whether the name with index `k` already has the site and selection of `found`."""
-        at = found.site.address if found.site else 0
-        return any(
-            at == (one.site.address if one.site else 0) and one.selection == found.selection
-            for one in (self._first[k], *self._others.get(k, ()))
-        )
+        at = _place(found)
+        return any(at == _place(one) for one in (self._first[k], *self._others.get(k, ())))
 
     def enabled(self) -> tuple[EnabledSite, ...]:
         """Return all probes, one for each site, in the order in which their names were
@@ -290,14 +300,27 @@ class _Named:
         for k, (id_, first, clauses) in enumerate(
             zip(self._ids, self._first, self._clauses, strict=True)
         ):
+            epids: dict[tuple[int, ...], int] = {}
             for one in (first, *self._others.get(k, ())):
+                here = self._clauses_at(k, one, clauses) if self._places else clauses
+                if here not in epids:
+                    epids[here] = epid
+                    epid += len(here)
                 probe = Probe(id_, one.name, one.site)
                 made.append(EnabledSite(
-                    probe, clauses, epid, one.timer, one.arguments, one.condition, one.switch,
+                    probe, here, epids[here], one.timer, one.arguments, one.condition, one.switch,
                     one.selection,
                 ))  # fmt: skip
-            epid += len(clauses)
         return tuple(made)
+
+    def _clauses_at(self, k: int, found: Found, clauses: tuple[int, ...]) -> tuple[int, ...]:
+        """Return those of a probe's clauses that run at one of its sites.
+
+        Args:
+            k: index of the probe's name.
+        """
+        place, every = _place(found), {_place(found)}
+        return tuple(c for c in clauses if place in self._places.get((k, c), every))
 
 
 def check_cpu(cpu: int, cpus: int) -> None:

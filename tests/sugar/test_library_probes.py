@@ -285,3 +285,23 @@ def test_a_probe_that_the_kernel_refuses_is_left_out_of_a_glob() -> None:
         with pytest.raises(DError) as found:
             enable(checked(text), load_all(), kernel, zero=False)
         assert found.value.message.startswith(f"mine:vmlinux::{named}: no function named")
+
+
+def test_a_declaration_s_clause_runs_only_at_its_own_places() -> None:
+    """Each of two declarations of one probe has its own arguments."""
+    code = [(name, at, ["90", "c3"]) for name, at in (("step", 0x1000), ("new_step", 0x2000))]
+    text = """provider new {
+        probe go(int n, uint64_t m) : (int n) = fbt::step:entry;
+        probe go(int n) : (int = n + 1) = fbt::new_step:entry;
+    };"""
+    library = Library("new.d", text)
+    program = parse_text("new:::go { trace(args[0]); } new:::go { trace(2); }", "t.d")
+    done = LibraryProbes([program], lambda: [library], Types()).expand(program)  # type: ignore[arg-type]
+    environment = Environment(dialect=lambda: Dialect(system="toy", libraries=(library,)))
+    typed_program = compile_programs([done], environment)
+    sites, counts = enable(typed_program, load_all(), FakeKernel(code), zero=False)
+    assert [(one.probe.site.address, one.clauses) for one in sites if one.probe.site] == [
+        (0x1000, (0, 2)), (0x2000, (1, 3)),
+    ]  # fmt: skip
+    assert len({one.probe.id for one in sites}) == 1 and counts == dict.fromkeys(range(4), 1)
+    assert [one.epid for one in sites] == [1, 3]

@@ -76,7 +76,7 @@ class LinuxPaths:
         leave(code, code.icmp("eq", place, 0), walk.text)
         code.set(walk.mount, walk.word(place, self.mount))
         code.set(walk.entry, walk.word(place, self.dentry))
-        return walk.whole()
+        return walk.whole(says_deleted=True)
 
     def write_path_in_mount(self, unit: Unit, name: str) -> IrFunction:
         code = unit.function(name, 5)
@@ -87,7 +87,8 @@ class LinuxPaths:
         code.set(walk.entry, entry)
         whole = code.icmp("eq", entry, 0)
         when(code, whole, lambda: code.set(walk.entry, walk.word(mount, self.top)))
-        return walk.whole()
+        # An entry that is about to be created looks like the entry of a deleted file.
+        return walk.whole(says_deleted=False)
 
     def _place(self, firing: Firing, offset: int) -> IrValue:
         """Emit LLVM IR that computes the address of one of the current thread's struct paths
@@ -165,9 +166,11 @@ class _Walk:
     def text(self) -> IrValue:
         return self.code.op("add", self.work, self.code.get(self.at))
 
-    def begin(self) -> None:
-        """Emit LLVM IR for two kinds of files. For a file outside of all trees, which has no path,
-        the code returns early. For a deleted file, it puts " (deleted)" at the path's end.
+    def begin(self, *, says_deleted: bool) -> None:
+        """Emit LLVM IR that returns early for a file outside of all trees, which has no path.
+
+        Args:
+            says_deleted: whether to put " (deleted)" at the end of a deleted file's path.
         """
         code, paths = self.code, self.paths
         entry = code.get(self.entry)
@@ -181,6 +184,8 @@ class _Walk:
             leave(code, both(code, made_up, code.op("xor", tops, const(1, 1))), self.text)
 
         when(code, code.icmp("ne", operations, 0), look)
+        if not says_deleted:
+            return
         unhashed = code.icmp("eq", self.word(entry, paths.hashed), 0)
 
         def say() -> None:
@@ -231,9 +236,13 @@ class _Walk:
         self.read(self.text(), text, length)
         self.push(_SLASH)
 
-    def whole(self) -> IrFunction:
+    def whole(self, *, says_deleted: bool) -> IrFunction:
         """Emit LLVM IR that writes the path of the directory entry `entry` in the mount `mount`,
-        and returns the address of the text; return the function."""
+        and returns the address of the text; return the function.
+
+        Args:
+            says_deleted: whether to put " (deleted)" at the end of a deleted file's path.
+        """
         code, paths = self.code, self.paths
         root_mount, root_entry = code.local(64), code.local(64)
 
@@ -242,7 +251,7 @@ class _Walk:
             code.set(root_entry, self.word(self.root, paths.dentry))
 
         when(code, code.icmp("ne", self.root, 0), rooted)
-        self.begin()
+        self.begin(says_deleted=says_deleted)
         code.set(self.going, const(1))
 
         def goes_on() -> IrValue:

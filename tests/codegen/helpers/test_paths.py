@@ -161,7 +161,8 @@ def test_a_mount_and_an_entry_have_the_path_of_their_pair() -> None:
         rig = kind(program, {7: (0,)}, error=(1,), strsize=STRSIZE, memory=kernel.memory)
         pairs = {
             (other, entry): b"/mnt/x", (other, within): b"/mnt", (other, 0): b"/mnt",
-            (mount, 0): b"/", (0, entry): (lay.FAULT_BADADDR, 0),
+            (mount, 0): b"/", (mount, kernel.entry(b"new", top, deleted=True)): b"/new",
+            (0, entry): (lay.FAULT_BADADDR, 0),
         }  # fmt: skip
         for pair, path in pairs.items():
             rig.consume(rig.slot)
