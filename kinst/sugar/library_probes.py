@@ -128,6 +128,14 @@ class LibraryProbes:
         if pattern.id or pattern.library or pattern.provider in interfaces():
             return
         if pattern.function or (pattern.module and not fnmatchcase(KERNEL, pattern.module)):
+            exact = pattern.provider and not _GLOB.search(pattern.provider)
+            if exact and next(self._named(pattern.provider), None) is not None:
+                message = f"probe description {pattern} does not match any probes"
+                hint = (
+                    f"probes of {pattern.provider} have no module but {KERNEL}, and no function:"
+                    f" {pattern.provider}:::{pattern.name}"
+                )
+                raise DError(message, description.span, "D_PDESC_ZERO", hint)
             return
         if not pattern.provider and (pattern.module or not _may_be_library_s(pattern.name)):
             return

@@ -121,6 +121,11 @@ def test_what_there_is_not_is_told(text: str, tag: str, message: str) -> None:
 
 def test_a_misspelt_probe_is_told() -> None:
     assert error("mine:::plane { }").hint == "did you mean mine:::plain?"
+    assert error("mine:nfs::plain { }").hint == (
+        "probes of mine have no module but vmlinux, and no function: mine:::plain"
+    )
+    assert expanded("min*::read:plain { }") == "min*::read:plain\n{\n}\n"
+    assert error("mine::read:plain { }").tag == "D_PDESC_ZERO"
     assert error("mine:::back { }").hint == "probes of mine: first-step, plain, same, absent"
 
 

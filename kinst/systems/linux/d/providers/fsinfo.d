@@ -4,9 +4,10 @@
  * file and the number of bytes that were read.
  *
  * Sources, of Linux 5.10 to 7.3: fs/read_write.c, fs/splice.c, security/security.c.  All calls of
- * these functions are calls: in nine kernels the compiler has put none of them into its callers
+ * these functions are calls: in seven kernels the compiler has put none of them into its callers
  * (rw_verify_area(), through which every read and write goes, is put into them).  Functions named
- * security_*() are those that the kernel asks before each operation that it begins.
+ * security_*() are those that the kernel asks before each operation that it begins.  The types of
+ * a system call's arguments are not known if the compiler has put its function into its caller.
  */
 
 #pragma D depends_on library fileinfo.d
@@ -27,8 +28,13 @@ provider fsinfo {
 
 	probe write(struct file *file, const char *from, size_t count) :
 	    (fileinfo_t *file, int64_t = count) = fbt::vfs_write:entry;
+	/*
+	 * Before Linux 6.6, copies within the kernel came here, too, with an iter of pages (ITER_BVEC);
+	 * the iter's kind is its first byte, whose lowest bit was 1 for writes in Linux 5.10.
+	 */
 	probe write(struct file *file, struct iov_iter *iter, loff_t *at, int type) :
-	    (fileinfo_t *file, int64_t = iter->count) = fbt::do_iter_readv_writev:entry / type == 1 /;
+	    (fileinfo_t *file, int64_t = iter->count) = fbt::do_iter_readv_writev:entry
+	    / type == 1 && (*(uint8_t *)iter & ~1) != (ITER_BVEC & ~1) /;
 	probe write(int to, int from, loff_t *at, size_t count) :
 	    (fileinfo_t * = fd_file[to], int64_t = count) = fbt::do_sendfile:entry;
 	probe write(struct file *from, loff_t *start, struct file *to, loff_t *at, size_t count) :
@@ -41,14 +47,24 @@ provider fsinfo {
 	/* close(2); the files of a program that ends are closed without it. */
 	probe close(unsigned int fd) : (fileinfo_t * = fd_file[fd], int64_t = 0) =
 	    syscall::close:entry / fd_file[fd] != NULL /;
+	probe close(int64_t fd) : (fileinfo_t * = fd_file[fd], int64_t = 0) =
+	    syscall::close:entry / fd_file[fd] != NULL /;
 	/* The last of the file's descriptors is closed. */
 	probe inactive(struct file *file) : (fileinfo_t *file, int64_t = 0) = fbt::__fput:entry;
 	probe ioctl(struct file *file) : (fileinfo_t *file, int64_t = 0) =
 	    fbt::security_file_ioctl:entry;
 	probe readdir(struct file *file) : (fileinfo_t *file, int64_t = 0) = fbt::iterate_dir:entry;
 	probe fsync(unsigned int fd) : (fileinfo_t * = fd_file[fd], int64_t = 0) =
-	    syscall::fsync:entry, syscall::fdatasync:entry / fd_file[fd] != NULL /;
+	    syscall::fsync:entry / fd_file[fd] != NULL /;
+	probe fsync(int64_t fd) : (fileinfo_t * = fd_file[fd], int64_t = 0) =
+	    syscall::fsync:entry / fd_file[fd] != NULL /;
+	probe fsync(unsigned int fd) : (fileinfo_t * = fd_file[fd], int64_t = 0) =
+	    syscall::fdatasync:entry / fd_file[fd] != NULL /;
+	probe fsync(int64_t fd) : (fileinfo_t * = fd_file[fd], int64_t = 0) =
+	    syscall::fdatasync:entry / fd_file[fd] != NULL /;
 	probe seek(unsigned int fd) : (fileinfo_t * = fd_file[fd], int64_t = 0) =
+	    syscall::lseek:entry / fd_file[fd] != NULL /;
+	probe seek(int64_t fd) : (fileinfo_t * = fd_file[fd], int64_t = 0) =
 	    syscall::lseek:entry / fd_file[fd] != NULL /;
 	probe map(struct file *file) : (fileinfo_t *file, int64_t = 0) =
 	    fbt::security_mmap_file:entry / file != NULL /;
