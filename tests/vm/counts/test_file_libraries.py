@@ -119,7 +119,8 @@ def test_operations_on_files_are_those_of_the_program_s_calls(
     # Two of the files are new; the last close of each file ends its use.
     wanted |= {"create": 2, "inactive": wanted["close"]}
     assert found == wanted, done.out
-    assert paths["read"] == paths["write"] == paths["fsync"] == {"data", "copy"} | paths["read"]
+    assert paths["read"] == paths["seek"] == {"data"}
+    assert paths["write"] == paths["fsync"] == paths["create"] == {"data", "copy"}
     assert paths["mkdir"] == paths["rmdir"] == paths["readdir"] == {"dir"}
     assert paths["open"] == {"data", "copy", "dir"} == paths["close"]
     assert paths["remove"] == {"third", "short", "copy", "data"} and paths["rename"] == {"other"}
