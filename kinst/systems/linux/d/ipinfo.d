@@ -11,11 +11,18 @@ inline struct ipv6hdr *skb_ip6[struct sk_buff *S] =
 inline int skb_protocol[struct sk_buff *S] =
     skb_ip4[S]->version == 4 ? skb_ip4[S]->protocol : skb_ip6[S]->nexthdr;
 
-/* The addresses of a socket; 2 is AF_INET. */
-inline string sock_laddr[struct sock *K] = K->__sk_common.skc_family == 2 ?
+/*
+ * The addresses of a socket; 2 is AF_INET.  A socket of IPv6 may have a connection of IPv4, with
+ * addresses of IPv4 in those of IPv6 (RFC 4291, 2.5.5.2).
+ */
+inline int sock_is_ip4[struct sock *K] = K->__sk_common.skc_family == 2 ||
+    (K->__sk_common.skc_v6_rcv_saddr.in6_u.u6_addr32[0] == 0 &&
+    K->__sk_common.skc_v6_rcv_saddr.in6_u.u6_addr32[1] == 0 &&
+    K->__sk_common.skc_v6_rcv_saddr.in6_u.u6_addr32[2] == htonl(0xffff));
+inline string sock_laddr[struct sock *K] = sock_is_ip4[K] ?
     inet_ntoa((ipaddr_t *)&K->__sk_common.skc_rcv_saddr) :
     inet_ntoa6((in6_addr_t *)&K->__sk_common.skc_v6_rcv_saddr);
-inline string sock_raddr[struct sock *K] = K->__sk_common.skc_family == 2 ?
+inline string sock_raddr[struct sock *K] = sock_is_ip4[K] ?
     inet_ntoa((ipaddr_t *)&K->__sk_common.skc_daddr) :
     inet_ntoa6((in6_addr_t *)&K->__sk_common.skc_v6_daddr);
 

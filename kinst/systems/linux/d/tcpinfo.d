@@ -105,7 +105,7 @@ struct tcp_outgoing { uint8_t unused; };
 struct tcp_incoming { uint8_t unused; };
 
 translator ipinfo_t < struct tcp_outgoing *T > {
-    ip_ver = ((struct sock *)T)->__sk_common.skc_family == 2 ? 4 : 6;
+    ip_ver = sock_is_ip4[(struct sock *)T] ? 4 : 6;
     ip_plength = refuse("Linux tells of the connection, not of a segment: tcp:::send");
     ip_saddr = sock_laddr[(struct sock *)T];
     ip_daddr = sock_raddr[(struct sock *)T];
@@ -119,7 +119,7 @@ translator tcpinfo_t < struct tcp_outgoing *T > {
     tcp_window = refuse("Linux tells of the connection, not of a segment: tcp:::send");
 };
 translator ipinfo_t < struct tcp_incoming *T > {
-    ip_ver = ((struct sock *)T)->__sk_common.skc_family == 2 ? 4 : 6;
+    ip_ver = sock_is_ip4[(struct sock *)T] ? 4 : 6;
     ip_plength = refuse("Linux tells of the connection, not of a segment: tcp:::receive");
     ip_saddr = sock_raddr[(struct sock *)T];
     ip_daddr = sock_laddr[(struct sock *)T];
