@@ -49,8 +49,9 @@ provider fsinfo {
 	    syscall::close:entry / fd_file[fd] != NULL /;
 	probe close(int64_t fd) : (fileinfo_t * = fd_file[fd], int64_t = 0) =
 	    syscall::close:entry / fd_file[fd] != NULL /;
-	/* The last of the file's descriptors is closed. */
-	probe inactive(struct file *file) : (fileinfo_t *file, int64_t = 0) = fbt::__fput:entry;
+	/* The last use of an open file ends; 0x80000 is FMODE_OPENED, which a failed open(2) lacks. */
+	probe inactive(struct file *file) : (fileinfo_t *file, int64_t = 0) =
+	    fbt::__fput:entry / file->f_mode & 0x80000 /;
 	probe ioctl(struct file *file) : (fileinfo_t *file, int64_t = 0) =
 	    fbt::security_file_ioctl:entry;
 	probe readdir(struct file *file) : (fileinfo_t *file, int64_t = 0) = fbt::iterate_dir:entry;
