@@ -62,12 +62,14 @@ FIRST = f"kinst::vfs_read:0 {OWN} {{ @[probename] = count(); }}"
 BEGUN = ' tick-500ms { printf("begun"); }'
 TIMED = """
     BEGIN { printf("begun %d\\n", walltimestamp); }
-    profile-97 { @profile[cpu] = count(); }
+    profile-97 { @profile[cpu] = count(); @first = min(walltimestamp); @last = max(walltimestamp); }
     tick-1s { @tick = count(); }
     END {
         printf("ended %d\\n", walltimestamp);
         printa("profile-97 %d %@d\\n", @profile);
         printa("tick-1s %@d\\n", @tick);
+        printa("first %@d\\n", @first);
+        printa("last %@d\\n", @last);
     }
 """
 # (how the sites are planted, program, reads)
