@@ -41,9 +41,10 @@ class CodeMachine:
         name: name of the machine, for messages.
         triple: LLVM's target triple; "" until the code is compiled if `host` is True.
         features: LLVM's target features.
-        host: whether the code runs in kinst's own process. If True, the CPU's slot in scratch is
-            scratch.cpus, and built-ins are read from the CONTEXT_* words after the frame.
-            Otherwise, the slot is the CPU's number, and built-ins are read as `builtins` says.
+        host: whether the code runs in kinst's own process. If True, the code uses the host's slot
+            in scratch (its index is scratch.cpus) whatever CPU a probe fired on, and reads
+            built-ins from the CONTEXT_* words after the frame. Otherwise, it uses the slot of the
+            CPU that it runs on (the CPU's number), and reads built-ins as `builtins` says.
         base: address of scratch, as the code sees it: in the traced kernel's address space or, if
             `host` is True, in that of kinst's process.
         scratch: layout of scratch memory.
@@ -84,10 +85,13 @@ class CodeMachine:
             known.
         user_state: how code finds the user-mode registers of the current thread; None if that is
             not known.
-        signature_bits: mask of the bits of a kernel return address that may hold its signature.
-        reserves: whether trampolines, besides clauses, write records (STATE_RESERVED).
-        preemption: address of a u32 that is 0 or 1 while threads in the kernel are not preempted; 0
-            if they never are; None if they may be at any time.
+        signature_bits: mask of the bits of a kernel return address that may hold its signature
+            (pointer authentication).
+        reserves: whether trampolines of the program write some records by themselves. Then clauses,
+            too, must reserve the bytes of their records in STATE_RESERVED.
+        preemption: address of a u32 that says whether the kernel preempts threads that run in it:
+            not while the u32 is 0 or 1. The address is 0 if this kernel never preempts them, and
+            None if it always may.
         saved_registers: (D name, offset) of each register in the registers that the kernel saves
             when a CPU is interrupted.
         samples: whether clauses also run when profile-N samples a CPU. If so, the program counter

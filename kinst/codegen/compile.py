@@ -205,12 +205,12 @@ def _lower_entries(needed: ProgramEntries, machine: CodeMachine) -> tuple[str, b
 
 
 def _choosers(needed: ProgramEntries, unit: Unit, error: IrFunction) -> list[IrFunction]:
-    """Return LLVM functions for the sites where a number in memory decides which probe fires: first
-    entry functions, then, for each element of needed.chosen, a function that runs the entry
-    function of the probe to which a hit belongs.
+    """Return LLVM functions for the sites where a number in memory decides which probe fires. Each
+    element of needed.chosen gets one function, which runs the entry function of the probe to which
+    a hit belongs.
 
-    The entry functions are internal copies of the exported ones: LLVM would emit a relocation for a
-    call of an exported function.
+    The list begins with the entry functions that these functions call. They are internal copies of
+    the exported entry functions: LLVM would emit a relocation for a call of an exported function.
     """
     entries: dict[Entry, IrFunction] = {}
     functions: list[IrFunction] = []

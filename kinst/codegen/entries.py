@@ -200,8 +200,11 @@ def _write_fault(firing: Firing, following: str, error: IrFunction | None) -> No
 
 def write_error(unit: Unit, site: int, clauses: Sequence[typed.Clause]) -> IrFunction:
     """Return the LLVM function error(frame, cpu, epid, action << 8 | kind, value, time), which
-    stores a fault in the CPU's state page and runs the clauses of dtrace:::ERROR.  The function
-    returns the firing's timestamp.
+    stores a fault in the CPU's state page and runs the clauses of dtrace:::ERROR.
+
+    `kind` and `value` describe the fault as in Faults.add().  `time` is the timestamp of the firing
+    that faulted, or 0 if this firing has not needed the time so far.  The function returns the
+    timestamp (0 if it was not needed here either), so that a firing reads the clock only once.
 
     Args:
         unit: the LLVM module under construction.

@@ -122,9 +122,11 @@ class Firing:
         code: the function under construction.
         site: address of the site's descriptor.
         frame: address of the saved registers.
-        cpu: the CPU's number.
-        slot: the CPU's slot in scratch; in the target, the CPU's number.
-        state: address of the CPU's state page.
+        cpu: number of the CPU on which the probe fired (D's `cpu`).
+        slot: index of the state page, ring and working memory in scratch that this firing uses. In
+            the target, the value is that of `cpu`: each CPU has its own. On the host, it is the
+            constant scratch.cpus: all clauses that kinst runs share the last slot.
+        state: address of the state page of this slot.
         time: the firing's timestamp in ns, 0 until it is first needed.
         faults: the checks of the clause under construction.
         ordinal: index of the clause in its entry function.
@@ -136,8 +138,9 @@ class Firing:
         this: the clause-local variables that are in registers, by index.
         entries: address of each thread-local variable's table entry, by the variable's index; 0
             until this firing has looked it up.
-        old: a stack of values, for nested assignments: typed.OldValue, Before and BaseAddress
-            evaluate to the last value.
+        old: the values to which typed.OldValue, Before and BaseAddress evaluate: the last element,
+            which belongs to the innermost assignment whose code is being emitted. The code of an
+            assignment inside another one pushes its own element and pops it at the end.
     """
 
     unit: Unit

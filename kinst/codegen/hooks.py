@@ -184,9 +184,11 @@ def write_chooser(machine: CodeMachine, name: str, probes: Sequence[Chosen]) -> 
     """Return the LLVM function NAME(site, frame), which runs the entry function of the probe that a
     hit belongs to, if there is one. The function ignores `site`.
 
-    Probes whose selections differ only in `values` make a group. For each group, the function loads
-    the number that decides and finds it among the values of the probes by binary search, so that
-    the time hardly depends on the number of probes. The groups are searched one after another.
+    A probe's selection (core/probe.py Selection) says where a number is in memory and for which
+    values of it a hit belongs to the probe. Probes whose selections differ only in `values` make a
+    group. For each group, the function loads the number and finds it among the values of the
+    group's probes by binary search, so that the time hardly depends on the number of probes. The
+    groups are searched one after another.
 
     Args:
         machine: the machine that runs the code.

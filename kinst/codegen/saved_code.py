@@ -2,7 +2,8 @@
 
 llvmlite takes a twelfth of a second to load, and LLVM a fortieth to compile a short program. If a
 program is traced again on an equal guest, its LLVM assembly is the same, addresses included, and
-the code comes from a file: SHA-256 of the rest | length of the names | names (JSON) | code.
+the code comes from a file. The file has four parts: the SHA-256 of all bytes after it, the length
+of the next part, the names, offsets and sizes of the functions (JSON), and the code.
 
 The offset of the guest's clock is in the assembly, too. Rounding makes the offset differ by 1 ns
 from trace to trace, so one program may have a few such files.
@@ -51,9 +52,11 @@ class ObjectCode:
 
 @cache
 def _compiler() -> bytes | None:
-    """Return bytes that change if LLVM's library or the module that calls it changes: path, size
-    and time of the library's file, and the module's source. kinst imports neither of the two for
-    this. None if the files are not in their usual places.
+    """Return bytes that change if LLVM's library or the module that calls LLVM (llvm_calls.py)
+    changes: path, size and time of the library's file, and the module's source. None if these files
+    are not in their usual places.
+
+    kinst does not import llvmlite or the module for this, since importing takes long.
     """
     spec = find_spec("llvmlite")
     if spec is None or spec.origin is None:

@@ -30,8 +30,8 @@ class InlineRecord:
     """A record that trampolines write themselves, for all sites of a clause.
 
     Attributes:
-        places: the addresses that the trampoline needs for writing a record: of the ring, the CPU's
-            number, the clock and so on.
+        addresses: the addresses that the trampoline needs for writing a record: of the ring, the
+            CPU's number, the clock and so on.
         clause: index of the clause.
         size: bytes of the record.
         fields: what each field of the record holds.
@@ -62,10 +62,11 @@ def record_shapes(
     machine: CodeMachine,
     isa: Isa,
 ) -> Mapping[tuple[Clauses, Arguments], InlineRecord]:
-    """Return the records that trampolines can write, by the clauses and arguments of their probe.
+    """Return the records that trampolines can write without a call. The keys are the clauses and
+    arguments of a probe; a probe that is not among the keys has no such record.
 
-    Such a probe has one clause, which records only the time, the CPU, registers, arguments in
-    registers and constants.
+    A trampoline can write the record of a probe that has only one clause, if the clause records
+    only the time, the CPU, registers, arguments in registers and constants.
 
     Args:
         layout: layout of the program's data.

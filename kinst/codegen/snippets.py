@@ -11,10 +11,11 @@ CPU, between two instructions of the snippet; only `cpu` is the CPU at the momen
 A guard is a pure predicate.  If a guard holds, the trampoline either calls the clause, which tests
 the whole predicate again, or increments a counter by one instruction.
 
-Empty inline assembly moves registers into the function and the result out of it: its outputs are
-the registers at the site, and its input is the result's register.  LLVM has no other way to take
-values from chosen registers.  The function is naked and ends in `unreachable`: it saves nothing,
-and control continues after its last instruction.
+The LLVM function of a snippet begins and ends with inline assembly that has no instructions.  The
+first one has the registers at the site as its outputs, so LLVM takes their values from them.  The
+last one has the result as its input, so LLVM puts the result in a chosen register.  LLVM has no
+other way to name registers.  The function is naked and ends in `unreachable`: it saves nothing, and
+control continues after its last instruction.
 """
 
 from __future__ import annotations

@@ -257,12 +257,14 @@ class SiteWork:
 
 @dataclass(frozen=True, slots=True)
 class FrameUse:
-    """What the calls inside one frame of saved registers do with the frame.
+    """Parts of one frame of saved registers that the calls made inside it read or write.
 
     Attributes:
-        slots: slots that the trampoline must fill before the first call.
-        written: slots from which registers are loaded after the last call.
-        exits: the exits that the calls may choose, each once.
+        slots: slots that the trampoline must fill before the first call: those that any call reads,
+            and those in `written`.
+        written: slots that any call may change. The trampoline loads their registers from the frame
+            after the last call.
+        exits: the exits of the trampoline that any call may choose, each once.
     """
 
     slots: frozenset[int]
@@ -271,7 +273,12 @@ class FrameUse:
 
 
 def frame_use(bodies: Sequence[Body]) -> FrameUse:
-    """Return what the calls among these bodies do with their frame."""
+    """Return which slots and exits the trampoline must provide for in the frame of saved registers
+    that it makes for a site's calls.
+
+    Args:
+        bodies: the work of the site. Each CallBody counts; any other Body is ignored.
+    """
     calls = [body for body in bodies if isinstance(body, CallBody)]
     written = frozenset[int]().union(*(call.written for call in calls))
     return FrameUse(

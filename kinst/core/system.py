@@ -409,8 +409,8 @@ class Facts:
     # A per-CPU counter of 4 bytes.  While a thread has raised it, the thread stays on that CPU, and
     # other threads do not run there.  None if the kernel has no such counter.
     pin: Access | None = None
-    # Address of a u32 that is 0 or 1 while threads in the kernel are not preempted; 0 if they never
-    # are; None if they may be at any time.
+    # Address of a u32 that says whether the kernel preempts threads that run in it: not while the
+    # u32 is 0 or 1. The address is 0 if this kernel never preempts them, and None if it always may.
     preemption: int | None = None
     # (D name, offset) of registers as the kernel saves them when it is interrupted.
     saved_registers: tuple[tuple[str, int], ...] = ()

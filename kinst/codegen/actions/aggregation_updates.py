@@ -175,6 +175,8 @@ def _hash(code: IrFunction, keys: IrValue, size: IrValue) -> IrValue:
 
 def _find_entry(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function find_entry(table, keys, key words, data words, entry size, mask).
+    `table` and `keys` are addresses, the next two parameters count 8-byte words, the entry size is
+    in bytes, and `mask` is the table's number of entries minus 1.
 
     The function returns the address of the entry with these keys.  If there is no such entry, the
     function makes one with zeros as data and returns its address plus 1.  It returns 0 if all
@@ -291,8 +293,9 @@ def _bucket(code: IrFunction, function: typed.AggFunction, value: IrValue) -> Ir
 def _quantize(code: IrFunction, value: IrValue) -> IrValue:
     """Emit LLVM IR that computes the bucket of quantize(); return its number.
 
-    The bucket is 63 plus the number of bits of |value|, or 63 minus that number for a negative
-    value. For -2**63, of 64 bits, that would be -1: it is in bucket 0, with the values of 63 bits.
+    If |value| has n bits, the bucket is 63 + n, or 63 - n for a negative value. The only value with
+    64 bits is -2**63. There is no bucket -1, so it goes to bucket 0, as negative values with 63
+    bits do.
     """
     negative = code.icmp("slt", value, 0)
     size = code.select(negative, code.op("sub", const(0), value), value)

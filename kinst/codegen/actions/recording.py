@@ -149,8 +149,9 @@ def reserve(firing: Firing, size: int, dropped: str) -> Reserved:
 
 
 def _reserves(firing: Firing) -> bool:
-    """Return whether this machine's trampolines write records without turning interrupts off. Then
-    a probe may fire while another record is being written on the same CPU.
+    """Return whether code on this machine must reserve a record's bytes in STATE_RESERVED. It must
+    if trampolines also write records: they leave interrupts on, so this probe may have interrupted
+    a trampoline on the same CPU in the middle of a record.
     """
     return firing.unit.machine.reserves and not firing.unit.machine.host
 

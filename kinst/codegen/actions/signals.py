@@ -22,7 +22,9 @@ RAISE_HOOK = "raise_hook"  # name of write_raise_hook()'s function
 
 
 def panic(firing: Firing, action: typed.PanicAction) -> None:
-    """Emit a call of the kernel's function that ends it.  Raises KinstError without one."""
+    """Emit a call of the kernel's function that ends the kernel.  Raises KinstError if kinst knows
+    no such function, and in code for the host.
+    """
     machine = firing.unit.machine
     if machine.host or not machine.panic:
         raise _unavailable(action, "panic()", machine)
@@ -32,8 +34,9 @@ def panic(firing: Firing, action: typed.PanicAction) -> None:
 
 
 def raise_signal(firing: Firing, action: typed.RaiseAction) -> None:
-    """Emit LLVM IR that queues the sending of a signal to the current thread (Signals of
-    core/system.py).  Raises KinstError if the kernel lacks a part of that.
+    """Emit LLVM IR of raise() or stop(), which has the kernel send a signal to the current thread
+    soon after the clause (Signals of core/system.py).  Raises KinstError if kinst does not know how
+    to do that in this kernel, and in code for the host.
     """
     code, machine = firing.code, firing.unit.machine
     if machine.host or machine.signals is None:
@@ -58,8 +61,12 @@ def _unavailable(action: typed.Action, name: str, machine: CodeMachine) -> Kinst
 
 
 def write_raise_hook(machine: CodeMachine) -> IrFunction:
-    """Return the LLVM function raise_hook(work), which the kernel calls in an interrupt of its own
-    after raise() has queued the work; the function sends the signal.
+    """Return the LLVM function raise_hook(work), which sends the signal of a raise() or stop().
+    The clause only queues the work; the kernel then calls this function in a separate interrupt
+    (Linux: irq_work).
+
+    `work` is the address of the kernel's structure for the work, which is in the state page at
+    STATE_RAISE.
     """
     work = IrValue(64, "%work")
     code = IrFunction(RAISE_HOOK, (work,), 64, "ccc", internal=False)

@@ -128,9 +128,10 @@ def _has_zero(code: IrFunction, word: IrValue) -> IrValue:
 
 
 def _copy_bounded(unit: Unit, name: str) -> IrFunction:
-    """Return the LLVM function copy_bounded(dst, src, most, fill), which copies up to a NUL, at
-    most `most` bytes. The function adds one NUL, and further NULs until `fill` bytes are stored in
-    all. The function reads no byte from src + most on.
+    """Return the LLVM function copy_bounded(dst, src, most, fill), which copies the bytes of a
+    string up to its NUL, but at most `most` bytes, and then stores a NUL. If fewer than `fill`
+    bytes are stored by then, the function adds NULs until `fill` bytes are stored. It reads only
+    the `most` bytes at src.
     """
     code = unit.function(name, 4, 0)
     dst, src, most, fill = code.params

@@ -44,10 +44,10 @@ def magnitudes(params: tuple[int, ...]) -> tuple[tuple[Magnitude, ...], int]:
     """Return the orders of magnitude of llquantize(x, factor, low, high, steps), lowest first, and
     the number of the bucket for all values above them.
 
-    Bucket 0 is for values below factor**low.  An order of magnitude reaches from factor**k to
-    factor**(k+1), where k runs from `low` to `high`.  Its buckets would divide the range from 0 to
-    factor**(k+1) into `steps` equal parts (fewer if the range has fewer values), but the parts
-    below factor**k are left out.  The buckets are numbered through all orders, from 1.
+    Bucket 0 is for values below factor**low.  For each k from `low` to `high`, there is an order of
+    magnitude for the values from factor**k to factor**(k+1).  The width of its buckets is
+    factor**(k+1) / steps, at least 1.  The buckets of all orders are numbered one after another,
+    from 1.
 
     Args:
         params: (factor, low, high, steps).

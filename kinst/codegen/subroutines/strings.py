@@ -234,10 +234,11 @@ def _write_fold_case(unit: Unit, name: str) -> IrFunction:
 
 def _write_strtok(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function strtok(dst, size, string, bound, delimiters, their bound, map),
-    which stores the next token, or "" after the last token.
+    which stores the string's first token at dst, or "" if the string has no token.
 
-    The function returns how many bytes of the string it has used up, or -1 if it has used up all.
-    `map` is the address of 32 bytes of working memory.
+    The function returns the index in the string after the token and one delimiter, where the caller
+    continues for the next token; -1 if the token ends at the string's end. `map` is the address of
+    32 bytes of working memory, in which the function sets one bit for each delimiter.
     """
     code = unit.function(name, 7)
     dst, size, string, bound, delimiters, their_bound, bits = code.params

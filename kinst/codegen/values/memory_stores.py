@@ -2,8 +2,8 @@
 
 The emitted code checks every address at run time, however the address was computed (DTrace's
 dtrace_canstore()).  Clauses may write no other memory, unless the user permits destructive actions
-(-w): then a store through a pointer that belongs to no D variable may also change the traced
-kernel's memory (CodeMachine.nofault_write).
+(-w): then a store through a pointer (*p = 1, p->x = 1) may also change the traced kernel's memory
+(CodeMachine.nofault_write).  A store to a part of a D variable (s.x = 1, a[2] = 1) may not.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def snapshot(firing: Firing, expr: TranslatedStruct, lower: Lower) -> Lowered:
 def _base(firing: Firing, expr: Store, lower: Lower) -> IrValue | None:
     """Emit LLVM IR that computes the start of the D variable whose memory a store changes (for a
     dynamic variable, the address of the value in its table entry); return this address.  None if
-    the store is through a pointer that belongs to no variable.
+    the store is through a pointer (*p, p->x), so that it names no variable that it changes.
     """
     if expr.variable is None:
         return None
@@ -180,8 +180,8 @@ def _check(
     address as local_address() converts it.
 
     Args:
-        base: result of _base(); the bytes must be within the variable.  If None, they must be
-            memory that any clause may write.
+        base: result of _base().  If it is an address, the bytes must be within the variable that
+            begins there.  If it is None, they must be memory that any clause may write.
     """
     if expr.variable is None or base is None:
         return writable(firing, address, const(size))

@@ -123,7 +123,9 @@ def _known(unit: Unit) -> UserState:
 
 
 def _outside_processes(firing: Firing) -> bool:
-    """Return whether the code runs on the host without access to a process of a traced kernel."""
+    """Return whether the code runs on the host for a program that traces no kernel. Then there is
+    no process whose registers and memory the code can read.
+    """
     machine = firing.unit.machine
     return machine.host and machine.user is None
 

@@ -44,7 +44,8 @@ def address_of(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]
     element; return the address.  An index outside the array faults.
 
     Args:
-        keys: the index, or nothing.
+        keys: a sequence with the index of the array's element as its only element; empty for the
+            address of the variable itself.
     """
     base = base_address(firing, variable)
     if not keys:
