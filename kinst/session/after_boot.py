@@ -1,8 +1,8 @@
 """Plan that plants a trace's probes anew, after the boot that it traces.
 
 While a kernel boots, each probe stops the machine. Once the kernel is up, its text is final and
-scratch can be mapped. So the same probes are planted as in a kernel that was up from the start.
-Their variables, buffers and aggregations stay where they are.
+scratch can be mapped. So kinst plants the same probes again, now with jumps and traps, as in
+any kernel that is up. Their variables, buffers and aggregations stay where they are.
 
 Tested by tests/vm/boot/test_after_boot.py.
 """
@@ -34,8 +34,9 @@ NO_CODE = "boot has left no instruction here"
 def plan_after_boot(
     made: TracePlan, booting: System, workspace: Workspace, say: Callable[[str], None]
 ) -> TracePlan:
-    """Return the plan by which a trace of a boot goes on once the kernel is up. It has the probes
-    and the memory of the plan for the boot.
+    """Return the plan by which a trace of a boot goes on once the kernel is up.
+
+    It keeps the probes and the scratch of the plan for the boot.
 
     Probes of functions that the kernel has freed are left out. A site that cannot be planted in a
     kernel that is up, such as a jump label, stops the machine as before.
@@ -72,7 +73,14 @@ def plan_after_boot(
 
 
 def _placed(before: PlacedProgram, placement: Placement, workspace: Workspace) -> PlacedProgram:
-    """Return a placement with the layout that the trace has had in its boot, and with counters."""
+    """Return the program as it was placed for the boot, with a new placement and new counters.
+
+    The layout of its scratch stays.
+
+    Args:
+        before: the program as it was placed for the boot.
+        placement: its placement on the kernel that is up.
+    """
     scratch = replace(before.scratch, address=placement.memory.address)
     more = COUNTER * len(placement.planted) if before.compiled.plant.blocks else 0
     size = before.layout.counters_size
@@ -96,7 +104,7 @@ def _live_code(site: Site, machine: StartedMachine) -> bytes:
 
 
 def _renewed(chosen: ChosenSite, code: bytes) -> EnabledSite:
-    """Return a probe whose site has these live bytes."""
+    """Return a chosen site's probe, with `code` as the live bytes of the site."""
     enabled, site = chosen.enabled, replace(chosen.site, code=code)
     return replace(enabled, probe=replace(enabled.probe, site=site))
 

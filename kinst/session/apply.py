@@ -37,7 +37,7 @@ class Planted(Protocol):
 
     Attributes:
         hidden: number of planted functions that the kernel's own tracer cannot trace after
-            unplant(), because the tracer was in use then.
+            unplant(), because the tracer was in use while unplant() ran.
     """
 
     hidden: int

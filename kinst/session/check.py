@@ -61,8 +61,11 @@ def check_programs(
 
     Args:
         programs: one syntax tree for each program of the request, in the same order.
-        measures: expression, unit and keys of each aggregation, by its name, as they were found in
-            the programs that the user wrote; empty if `programs` are these.
+        types: the types of the kernel to be traced; None if they are not known.
+        dialect: returns the traced system's part of D.
+        measures: expression, unit and keys of each aggregation, by the aggregation's name, for
+            trees that kinst made: they are taken from the programs that the user wrote, and shown
+            in their words. Empty if `programs` are the trees of these programs themselves.
     """
     options = options_of(request, programs)
     environment = Environment(

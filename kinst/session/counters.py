@@ -165,7 +165,7 @@ class CounterBlocks:
         return self._first is None or self._free(size) is not None
 
     def keep(self, counters: Counters | None) -> tuple[int, int]:
-        """Reserve the counter blocks that place() returned last.
+        """Reserve counter blocks, which are those that place() returned last.
 
         Returns the offsets [low, high) of the reserved bytes in each CPU's area, for release(); (0,
         0) without counters.

@@ -84,9 +84,10 @@ def enable(
     The probes are in the order in which the program's descriptions match them first.
 
     Args:
-        zero: whether a description may match no probe although the kernel has everything that the
-            description names.
-        absent: whether a description may name something that the kernel does not have (-Z).
+        zero: whether a description may match no probe, if the kernel has everything that the
+            description names (allowed with -l, with -Z and in batches).
+        absent: whether a description may also name something that the kernel does not have
+            (allowed with -Z and in batches).
         most: number of instructions that the machine has memory for, 0 for any number; later ones
             are left out.
         on_full: called with the first instruction that is left out.
@@ -251,8 +252,9 @@ class _Named:
             found: the probes at their sites.
             clause: the clause's index.
             once: whether the clause's descriptions are the parts of one probe of a library. If so,
-                it runs only once for a probe that several of them match, and only at the sites
-                that they match: other parts of the probe may have other arguments.
+                the clause runs only once at a hit of a probe that several descriptions match, and
+                only at the sites that they match: other parts of the probe may have other
+                arguments.
         """
         met = set[int]()
         for one in found:
@@ -437,10 +439,11 @@ def condition_of(text: str, isa: Isa) -> typed.Expr:
 
 
 def with_plain_conditions(enabled: Sequence[EnabledSite], isa: Isa) -> tuple[EnabledSite, ...]:
-    """Refuse sites whose condition is not over general registers alone, for a machine whose
-    trampolines only count, and return all probes.
+    """Return all probes, and refuse each whose condition reads more than general registers.
 
-    At such a site, a jump leaves a function only if a flag or a word of memory says so.
+    This is for a machine whose trampolines only count: these can test general registers, but
+    neither flags nor memory. A refused site is a jump that leaves its function only if a flag or a
+    word of memory says so.
     """
     plain: dict[str, bool] = {"": True}
     made = []

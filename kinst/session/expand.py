@@ -416,7 +416,8 @@ class ImageLocals:
     Args:
         frame_address: returns (register's D name, offset) of the canonical frame address at an
             instruction, None if it is not known.
-        types: the types of the rest of the program; variables get these types.
+        types: the types with which the D program is compiled. In the type of a local variable, the
+            structure of `types` with the same tag replaces the structure that DWARF describes.
     """
 
     def __init__(
@@ -537,7 +538,7 @@ class ImageLocals:
 
 
 def _with_types(local: Local, types: TypeSource) -> Local:
-    """Return a local variable with its type replaced by the program's type of the same name."""
+    """Return a local variable whose type has the structures of `types` in place of DWARF's."""
     return Local(
         local.name, as_named(local.type, types), local.function, local.pieces, local.reason
     )

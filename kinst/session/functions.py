@@ -59,7 +59,10 @@ def codes_of(kernel: Kernel, functions: Iterable[Function], places: Places) -> l
 
 
 def no_place(function: Function, address: int) -> SourcePlace | None:
-    """Return None, as the `places` argument for callers that need no source lines."""
+    """Return None for every instruction.
+
+    Callers that need no source lines pass this function as the argument `places`.
+    """
     return None
 
 

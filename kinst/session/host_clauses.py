@@ -1,9 +1,10 @@
 """Clauses that kinst runs in its own process: those of BEGIN, END, timers and stop-planted probes.
 
-They are compiled from the same code as clauses in the target, but for this host. They read built-in
-variables from a context, which lies in memory after the frame of saved registers.
+kinst compiles them for this host, from the same typed program as the clauses that run in the
+target. They read built-in variables from a context, which lies in memory after the frame of saved
+registers.
 
-Tested by tests/d, whose programs run there.
+Tested by tests/d, whose programs run in kinst's own process.
 """
 
 from __future__ import annotations

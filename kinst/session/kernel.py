@@ -248,8 +248,10 @@ class RunningKernel:
         return self.columns(functions), joined_flows(found)
 
     def _new_flows(self, functions: Sequence[Function]) -> tuple[Sequence[int], Flows]:
-        """Return where control goes from each instruction of functions, as (index of each
-        function's first instruction (Scanned.bounds), flows).
+        """Return where control goes from each instruction of some functions, as (bounds, flows).
+
+        `flows` has the instructions of all functions, in the functions' order; `bounds` has the
+        index in `flows` of each function's first instruction (Scanned.bounds).
         """
         scanned = self.columns(functions)
         columns, flows = scanned.columns, flows_of(scanned.columns, self.isa)
@@ -308,12 +310,13 @@ class RunningKernel:
     def _add_cold(
         self, parts: list[Function], leaving: Mapping[int, Sequence[tuple[Instruction, Flow]]]
     ) -> Iterator[Function]:
-        """Add a function's cold parts to `parts`: the parts to which branches of the function, or
-        of a cold part, lead.
+        """Append to `parts` the cold parts to which branches of a function's parts lead.
 
-        Yield each part that has no entry in `leaving`; its branches are not followed.
+        The branches of a part are found in `leaving`. Yield each part that `leaving` lacks,
+        which the caller adds to `leaving` before it calls again.
 
         Args:
+            parts: the function, and those of its cold parts that are known.
             leaving: the instructions by which control may leave each part, by the part's address.
         """
         for part in parts:  # grows meanwhile
@@ -481,11 +484,10 @@ class RunningKernel:
     ) -> list[int]:
         """Return the branch targets in the first `count` entries of a jump table.
 
-        The list ends at the first entry that leads to none of `places`; with `whole`, such entries
-        are left out and the rest is returned.
-
         Args:
             places: addresses that the table may lead to.
+            whole: True to leave out each entry that leads to none of `places`; False to end the
+                list at the first such entry.
         """
         found = []
         raw = self._data(table.address, count * table.size, table.size)

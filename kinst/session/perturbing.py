@@ -65,11 +65,14 @@ def check_sites(program: typed.TypedProgram, enabled: Sequence[EnabledSite]) -> 
 def refusals_of(
     program: EnabledProgram, machine: StartedMachine
 ) -> Callable[[EnabledSite, Site, bytes], str] | None:
-    """Return a function that tells why the clauses of a probe may not change what they change at a
-    site, or "" if they may; None if the program changes nothing.
+    """Return a function that decides whether a probe's clauses may change registers or control at
+    a site; None if no clause of the program changes these.
 
-    The function's third argument is the code that the site's trampoline runs again
-    (Isa.rerun_starts). Raises KinstError if the machine must not be changed at all.
+    The arguments of the returned function are the probe, the site, and the code before the site
+    that the site's trampoline runs again (Isa.rerun_starts). It returns why the clauses may not do
+    that, "" if they may.
+
+    Raises KinstError if no clause may change registers or control in this machine.
     """
     clauses = program.compiled.program.clauses
     changes: dict[tuple[int, ...], Perturbation] = {}
@@ -94,7 +97,10 @@ def refusals_of(
 
 
 def _disturbs(action: typed.Action) -> bool:
-    """Return whether an action changes what the traced kernel does, apart from its memory."""
+    """Return whether an action changes registers or control, ends the kernel, or sends a signal.
+
+    An action that only writes memory does none of these.
+    """
     return isinstance(action, typed.PerturbAction | typed.PanicAction | typed.RaiseAction)
 
 
@@ -110,7 +116,12 @@ class _SiteRules:
         self._kernel, self._system, self._types = kernel, system, types
 
     def refusal(self, clauses: list[typed.Clause], site: Site, rerun_prefix: bytes) -> str:
-        """Return why these clauses may not change what they change at a site; "" if they may."""
+        """Return why these clauses may not change registers or control at a site; "" if they may.
+
+        Args:
+            rerun_prefix: code before the site that the site's trampoline runs again after the
+                clauses; b"" if there is none.
+        """
         isa = self._kernel.isa
         if isa.exit_slot < 0:
             return f"kinst changes neither registers nor control on {isa.name}"

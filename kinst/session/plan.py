@@ -161,9 +161,9 @@ def _plan_counting(
     """Plan the trampolines and patches of a machine whose trampolines only count (a user program).
 
     Args:
-        places: places of the probes' descriptors in scratch.
+        places: offsets of the site descriptors in scratch.
         host: code of clauses that kinst's own process runs.
-        side: memory that this code can read.
+        side: functions by which that code reads and writes the target's memory.
         ended: code of earlier traces that threads may still be in.
 
     Raises KinstError if a clause does anything but count.
@@ -231,15 +231,15 @@ def _entries(enabled: Sequence[EnabledSite]) -> tuple[tuple[int, ...], ...]:
 def _near(
     wanted: Sequence[WantedSite], kernel: PlantableKernel, table: CodeTable | None
 ) -> Sequence[int]:
-    """Return addresses of code that runs together with the sites and that the machine looks up in
-    its table of translated code, ascending.
+    """Return addresses, ascending, of code that often runs just before or after the sites.
 
-    Trampolines should not share entries of that table with this code. The addresses are the entries
-    of the sites' functions and, if the functions are few, the targets and the return addresses of
-    their calls. Empty if the machine has no such table, or the sites are too many for it.
+    A machine that translates code (QEMU's TCG) looks it up in a table. Trampolines should not share
+    entries of the table with this code. The addresses are the entries of the sites' functions and,
+    if the functions are few, the targets and the return addresses of their calls. Empty if the
+    machine has no table, or the sites are too many for the table.
 
     Args:
-        table: the machine's table of translated code.
+        table: the machine's table of translated code; None if it has none.
     """
     if table is None or not fits(table, len(wanted), 0):
         return ()
@@ -399,8 +399,9 @@ Choosing = Mapping[int, Sequence[tuple[EnabledSite, int]]]
 
 
 def _choosing(placed: PlacedProgram, descriptors: Descriptors) -> Choosing:
-    """Return the planted probes with selections and the addresses of their descriptors, by the
-    address of their site.
+    """Return, by the address of each site, the planted probes there that have a selection.
+
+    Each comes with the address of its site descriptor in the target.
     """
     found: dict[int, list[tuple[EnabledSite, int]]] = {}
     for k, chosen in enumerate(placed.placement.planted):

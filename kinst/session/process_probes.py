@@ -33,9 +33,13 @@ def separated(pattern: ProbePattern) -> ProbePattern:
 def with_processes(
     program: tree.ProgramNode, request: Request, target_pid: int
 ) -> tree.ProgramNode:
-    """Return a program whose descriptions of a user program's probes have the process id in its own
-    field, and the module a.out for the program's file. Raises DError if a description names no
-    process or another one, or if no user program is traced.
+    """Return a D program with each description of a user program's probes rewritten.
+
+    The process id becomes a field of its own (ProbePattern.process). If the description's module is
+    the name of the user program's file, the module becomes a.out.
+
+    Raises DError if such a description names no process or a process that is not traced, or if no
+    user program is traced.
 
     Args:
         target_pid: the value of $target; 0 before the process exists.

@@ -137,7 +137,10 @@ class TraceRecords:
         set_speculations(self._view, options.nspec, options.specsize)
 
     def use_counters(self, plan: TracePlan) -> None:
-        """From now on, also add the counts of a plan's counters; the trace goes on by this plan."""
+        """Take the counts of a plan's counters into the aggregations, from now on.
+
+        The trace goes on by this plan, in place of the plan that __init__() got.
+        """
         self.store.use_counters(_counters(plan.placed), _sums(plan))
 
     # Whether clauses run.

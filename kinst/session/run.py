@@ -372,7 +372,7 @@ class RunningTrace:
         return min([longest, *(max(0, at - now) / 1e9 for at in due)])
 
     def _fire_due(self) -> None:
-        """Fire each timer that is due once.
+        """Fire all timers that are due, each of them once.
 
         Timers that become due meanwhile wait until the loop has handled the deadline, signals, the
         command and records. After the machine was stopped for samples, it runs for at least as long

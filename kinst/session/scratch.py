@@ -49,9 +49,10 @@ class ScratchPool:
 
         Args:
             size: bytes of scratch.
-            reserved: bytes at its start that are kept free of code, so that each trace can have its
-                data there.
-            data: bytes at its start that need not be in reach of the kernel's code.
+            reserved: bytes at its start in which no code is put, so that each trace can have its
+                data there; 0 if the machine is opened for one program only.
+            data: bytes at its start that need not be in reach of the kernel's code. Equal to
+                `reserved` if that is not 0; otherwise the bytes of the program's data.
 
         Raises TargetError if the target should have scratch but has no place for it.
         """

@@ -82,10 +82,12 @@ class Tracee(Protocol):
         ...
 
     def begin_command(self, report: Report) -> TracePlan | None:
-        """Start the guest's command after CommandReady, and let the machine run.
+        """Start the guest's command, and let the machine run.
 
-        The kernel is up. If possible, the probes are planted anew as in any kernel that is up.
-        Returns the plan by which the trace goes on, None if it goes on as before.
+        Called after the machine's event CommandReady: the kernel, whose boot is traced, is up, and
+        the machine is stopped. If possible, the probes are planted anew as in any kernel that is
+        up. Returns the new plan by which the trace goes on, None if it goes on by its plan for the
+        boot.
         """
         ...
 

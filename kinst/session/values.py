@@ -164,9 +164,9 @@ class ScratchMemory:
 
     Attributes:
         view: the machine's scratch from the start of this trace's scratch on.
-        address: address in the target; 0 if the target has no scratch, so that only the host runs
-            clauses.
-        native: address of the mapping in this process.
+        address: address of this trace's scratch in the target; 0 if the target has no scratch, so
+            that only the host runs clauses.
+        native: address of this trace's scratch in kinst's own process.
         size: bytes of this trace's scratch.
         counters_room: bytes of the machine's scratch that are kept for counter blocks.
         offset: offset of this trace's scratch in the machine's scratch.
@@ -328,8 +328,9 @@ class StoppedCpu:
 
 @dataclass(frozen=True, slots=True)
 class HostSide:
-    """Native functions by which host-run clauses read memory; they are valid as long as this object
-    exists.
+    """Native functions by which host-run clauses read and write the target's memory.
+
+    The functions are valid as long as this object exists.
 
     Attributes:
         read: reads the target's memory.
@@ -355,7 +356,7 @@ class TracePlan:
         placed: the probes, and the layout of scratch.
         descriptors: the site descriptors of all probes.
         host: code of clauses that kinst's own process runs.
-        host_side: memory that this code can read.
+        host_side: functions by which that code reads and writes the target's memory.
         code: code of clauses that the target runs; None without planted probes.
         hooks: detours of the kernel's own functions, with their code.
         sites: patches of the probes' sites, with their trampolines.
