@@ -106,7 +106,8 @@ class Entry:
     Attributes:
         data: the data as 8-byte words.
         cleared: whether clear() has set the data to zero and nothing was added since. If so, the
-            next data replaces the zero instead of being combined with it, which min() would keep.
+            next data replaces the zero. Combining the two would be wrong for min(): the zero of
+            clear() is not a value that was traced, and might be the smaller one.
         normal: divisor that normalize() has set.
     """
 
@@ -171,12 +172,14 @@ def _wrap(value: KeyValue, key: Field) -> KeyValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CounterSums:
-    """Additions by which the counts of sites are computed from fewer counters, since sites that
-    always run together (in a basic block) need only one counter.
+    """Additions that compute the counts of sites which have no counting of their own.
+
+    The sites of a basic block run together, so a trampoline counts only in one block counter. The
+    consumer adds this counter to the counter of each site of the block.
 
     Attributes:
-        source: for each addition, the index of the counter that is added.
-        target: for each addition, the index of the counter that it is added to.
+        source: for each addition, the index in a CPU's counter block of the counter to add.
+        target: for each addition, the index there of the counter that `source` is added to.
         weight: for each addition, how many times the source is added.
     """
 
@@ -209,12 +212,13 @@ class AggregationStore:
             layout: layout of the program's data.
             counters: the counter block of each CPU of the target, as u64 that only grow.
                 Trampolines keep some counts there instead of in tables.
-            names: names of addresses; recorded addresses with one name, such as those of one
-                function for func(), become one key.
-            sums: which counters are added to which others.
-            before: the store of the same program with other probes, whose aggregations this store
-                continues.
-            gather: updates `counters`, if they are copies.
+            names: finds names for recorded addresses. Addresses that are shown by the same name
+                become one key, such as all addresses in one function for func().
+            sums: which counters of `counters` are added to which others; None if none are.
+            before: the store of the preceding batch, which has the same program with other probes;
+                the new store continues its aggregations. None to begin with empty aggregations.
+            gather: copies the target's counters to `counters`; called before they are read. None if
+                `counters` are the target's counters themselves.
         """
         self._gather = gather
         self._names = names
@@ -418,8 +422,9 @@ def key_rank(table: KeyedTable, key: Key, position: int = 0) -> tuple[KeyValue, 
 
 
 def rank(function: AggFunction, data: Data) -> tuple[int, int]:
-    """Return the value by which the data of a key is sorted: the number or, for a distribution, the
-    weighted sum of its buckets and then the count of its bucket for zero."""
+    """Return the pair of numbers by which keys are sorted, for the data of one key. The data of a
+    distribution has the weighted sum of its buckets and the count of its bucket for zero. Any other
+    data has its number, not normalized (scalar()), and 0."""
     if function.name not in ("quantize", "lquantize", "llquantize"):
         return scalar(function, data), 0
     counts = data.tolist()

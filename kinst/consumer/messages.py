@@ -103,7 +103,8 @@ def lost_events(losses: Sequence[SlotLosses], cpus: int, tags: bool = False) -> 
 
     Args:
         losses: losses of each CPU slot.
-        cpus: how many CPUs the target has; the host's slot has this number.
+        cpus: how many CPUs the target has. Slots below this number are CPUs; the slot with this
+            number is the host's.
         tags: whether to put dtrace(1)'s tag of each kind of loss before its message.
     """
     events = _lost_events(losses, cpus)
@@ -175,7 +176,8 @@ def lost_faults(count: int, slot: int, cpus: int) -> Lost:
     Args:
         count: number of faults.
         slot: the CPU slot.
-        cpus: how many CPUs the target has; the host's slot has this number.
+        cpus: how many CPUs the target has. Slots below this number are CPUs; the slot with this
+            number is the host's.
     """
     text = f"kinst: {_plural(count, 'more error')} on {_place(slot, cpus)}, before these"
     return Lost("message", count, slot if slot < cpus else None, text)
@@ -198,7 +200,8 @@ def fault_event(entry: FaultEntry, probe: Probe, slot: int, cpus: int) -> Fault:
         entry: the fault.
         probe: the probe whose clause failed.
         slot: the CPU slot of the fault.
-        cpus: how many CPUs the target has; the host's slot has this number.
+        cpus: how many CPUs the target has. Slots below this number are CPUs; the slot with this
+            number is the host's.
     """
     kind, words = _FAULTS.get(entry.kind, ("unknown", "unknown fault"))
     if entry.kind in (FAULT_BADADDR, FAULT_BADALIGN):

@@ -24,8 +24,9 @@ class ResolvedSymbol:
         module: name of its kernel module or, in a process, of its program or library.
         name: its name; "" if only the module is known.
         start: its address; 0 if only the module is known.
-        base: the same address for all symbols of a module, by which mod() and umod() make one key
-            of them.
+        base: an address that stands for the module, the same for all its symbols. mod() and umod()
+            use it as the key of an aggregation instead of the recorded address, so that all
+            addresses in the module have one key.
     """
 
     module: str
@@ -146,8 +147,9 @@ class Names:
 
         Args:
             pc: the frame's program counter or return address.
-            caller: whether `pc` is a return address. If the function's last instruction is a call
-                that does not return, the return address is the function's end.
+            caller: whether `pc` is a return address. If so, the function is that of the byte before
+                `pc`: a call may be the last instruction of its function, and then `pc` is already
+                in the next function.
         """
         return (self.kernel(pc - 1) if caller else None) or self.kernel(pc)
 
