@@ -19,11 +19,11 @@ class GuestTry:
 
     Attributes:
         number: the try's number.
-        status: exit status of the command with the failure; None if it has not ended.
-        second: exit status of the command without the failure, afterwards; None if it has not
-            ended.
+        status: exit status of the try's first run of the command, with the failure or the delay;
+            None if that run has not ended.
+        second: exit status of the second run, without it; None if that run has not ended.
         grown: how many objects the first run left in caches of the kernel, by the caches' names.
-        later: how many the second run left.
+        later: how many objects the second run left in them, by the caches' names.
         output: last lines of the first run's output.
         log: lines of the kernel's log.
         hung: which run hangs: "warm" (before the tries), "first", "second" or "objects" (while

@@ -46,17 +46,18 @@ class RunningTries(Protocol):
 
 @dataclass(slots=True)
 class GuestRun:
-    """What happened in a run.
+    """What happened in one trace that ran some tries in a guest.
 
     Attributes:
         tries: the tries that began, in order.
-        records: records of the D program, by the number of the try. Each has the values after the
-            number.
+        records: records of the D program, by the number of their try; at 0, the LISTED records of
+            calls that could fail.
         warm: exit status of the command before the tries; None if it did not end.
-        gone: how the guest has ended, if it has: an outcome, and text with the end of its console.
+        gone: how the guest has ended: an outcome, and text with the end of its console; None if it
+            has not ended.
         said: problems that the kernel has reported on its console.
         lost: whether records were dropped.
-        seconds: how long each try took.
+        seconds: how long each try took, in the order of `tries`.
     """
 
     tries: list[GuestTry] = field(default_factory=list)
@@ -79,8 +80,9 @@ class TryRecord:
 
     Attributes:
         kind: what it is about: LISTED, FAILED, RETURNED or DELAYED.
-        value: number of the call, or the returned value; 0 for others.
-        frames: the stack.
+        value: the number of the call for LISTED, the returned value for RETURNED, 0 for FAILED and
+            DELAYED.
+        frames: the stack that the probe recorded.
     """
 
     kind: int
@@ -94,11 +96,12 @@ def script_text(
     """Return the shell script that runs tries.
 
     Args:
-        facts: the script, and how it tells a number.
+        facts: the file of the script, and the number that the script adds to a try's number when it
+            tells the D program which try runs.
         command: the user's command.
         numbers: numbers of the tries, in order.
         expected: exit status of the command if nothing fails; None if it is not known.
-        limit: seconds after which the command hangs.
+        limit: seconds after which a command that has not ended counts as hung.
     """
     values = {
         "command": command,
@@ -122,7 +125,8 @@ def run_tries(
     Args:
         trace: the trace, which has not run.
         limit: seconds in which the guest must say something.
-        listing: kind of records whose number is not that of a try, but of a call.
+        listing: LISTED, the kind of the records of calls that could fail. The number in these
+            records is that of the call; in records of other kinds, it is that of the try.
         on_try: called with the number of each try that begins.
     """
     run, reader = GuestRun(), GuestReader()

@@ -139,7 +139,8 @@ class Injection:
     Attributes:
         program: D text of all tries.
         baseline: number of the try in which nothing fails.
-        error: number of the error that callers should return in a try.
+        facts: how tries run in guests of the system.
+        names: names of errors by number.
     """
 
     baseline = LISTING
@@ -192,7 +193,7 @@ class Injection:
         return value.error if value is not None else 0
 
     def returned(self, records: Sequence[TryRecord]) -> Returned | None:
-        """Return what the outermost function returned; None if that is not known."""
+        """Return what the outermost function of `within` returned; None if that is not known."""
         for one in records:
             if one.kind == RETURNED and one.frames:
                 frame = one.frames[-1]
@@ -203,7 +204,9 @@ class Injection:
         return None
 
     def _size(self, module: str, function: str) -> int:
-        """Return the size of a function's result; 0 if the result is no error."""
+        """Return the bytes of a function's result; 0 if results of its type are never errors, or
+        the type is not known.
+        """
         key = module, function
         if key not in self._sizes:
             prototype = self._machine.prototype(module, function)

@@ -34,9 +34,12 @@ _MOST_LINES = 100  # lines of the log that a report has
 class Returned:
     """What the outermost function returned in a try.
 
+    Calls fail only below some functions (`within` of injection_program()). The outermost function
+    is the first of them on the stack, which called all others.
+
     Attributes:
-        function: its name.
-        error: number of the error in it, positive; 0 if it is not an error.
+        function: the function's name.
+        error: number of the error that the function returned, positive; 0 if it returned no error.
     """
 
     function: str
@@ -55,7 +58,8 @@ class Try:
             each.
         status: exit status of the command; None if it did not end.
         second: exit status of the command afterwards; None if it did not end.
-        returned: error that the outermost function returned, such as "f: ENOMEM"; "" for none.
+        returned: the outermost function (see Returned) and the error that it returned, such as
+            "f: ENOMEM"; "" for none.
         grown: objects that were not freed, by the name of their cache.
         log: lines of the kernel's log.
         output: last lines of the command's output.
@@ -152,10 +156,11 @@ def classify(
         signs: patterns for the lines of the log.
         expected: exit status of the command if nothing fails.
         reached: whether the call failed, or the CPU waited.
-        returned: what the outermost function returned; None if that is not known.
+        returned: what the outermost function (see Returned) returned; None if that is not known.
         wanted: number of the error that callers should return; 0 if that is not known.
         names: names of errors by number.
-        gone: how the guest has ended, if it has: an outcome, and text with the end of its console.
+        gone: how the guest has ended: an outcome, and text with the end of its console; None if it
+            has not ended.
     """
     names = names or {}
     log = list(one.log)
@@ -209,8 +214,11 @@ def _hang(run: str) -> str:
 
 
 def kept(one: GuestTry) -> dict[str, int]:
-    """Return the objects that the first run of a try may have leaked, by the names of their caches:
-    it left more than the second run, and they were still there after the second."""
+    """Return how many objects the first run of a try may have leaked, by the names of their caches.
+
+    A cache is in the result if the first run left more objects in it than the second run, and some
+    of them were still there after the second run.
+    """
     if one.status is None or one.second is None:
         return {}
     return {
@@ -221,11 +229,14 @@ def kept(one: GuestTry) -> dict[str, int]:
 
 
 def leaked(repeats: Sequence[GuestTry]) -> dict[str, int]:
-    """Return the objects that repeats of one try have leaked, by the names of their caches.
+    """Return how many objects each repeat of a try has leaked, on average, by the names of their
+    caches.
 
-    A leak adds up: after n repeats, with a run without a failure after each, there are at least n
-    objects more than before, and the failing runs have left at least n more than the others. What
-    grows for another reason often grows once, by many: so all repeats but one must leave objects.
+    Each repeat runs the command with the failure, and then without. A leak adds up: after n
+    repeats, a cache that leaks has at least n objects more than before, and the runs with the
+    failure have left at least n more objects than the runs without. A cache may also grow for
+    another reason, but then often only once, by many objects. So kept() must find objects of the
+    cache in all repeats, or in all but one.
 
     Args:
         repeats: the repeats, one right after the other in the same guest.

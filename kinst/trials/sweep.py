@@ -1,5 +1,5 @@
-"""Run of a sweep: all tries on one or more machines, which are replaced when a try has spoilt them;
-what goes wrong is tried again."""
+"""Run of a sweep: all tries on one or more machines. A machine is replaced if a try has spoilt it,
+and a try with a fault is repeated."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Sweep(Protocol):
     Attributes:
         facts: how tries run in guests of the system.
         program: D text of all tries.
-        baseline: number of the try in which nothing goes wrong.
+        baseline: number of the try in which no call fails and no CPU waits.
         names: names of errors by number.
-        blames_status: whether a command that fails is a fault, which is tried again.
+        blames_status: whether a try is repeated if its command fails, as after a fault.
         unit: what a try is about, for messages: "call", "delay".
     """
 
@@ -64,7 +64,9 @@ class Sweep(Protocol):
     def unit(self) -> str: ...
 
     def stack(self, records: Sequence[TryRecord]) -> tuple[str, ...]:
-        """Return the stack where something went wrong in a try; () if nothing did."""
+        """Return the stack of the call that failed in a try, or of the CPU that waited; () if there
+        was none.
+        """
         ...
 
     def wanted(self, stack: tuple[str, ...]) -> int:
@@ -72,18 +74,18 @@ class Sweep(Protocol):
         ...
 
     def returned(self, records: Sequence[TryRecord]) -> Returned | None:
-        """Return what the outermost function returned; None if that is not known."""
+        """Return what the outermost function (see Returned) returned; None if not known."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Runs of the command in which nothing went wrong.
+    """Result of the tries in which no call failed and no CPU waited.
 
     Attributes:
-        run: the runs.
-        status: exit status of the command.
-        limit: seconds after which the command hangs.
+        run: what happened in these tries.
+        status: exit status of the command in all of them.
+        limit: seconds after which a command that has not ended counts as hung.
     """
 
     run: GuestRun
@@ -136,8 +138,9 @@ class Worker:
 
         Args:
             numbers: numbers of the tries.
-            expected: exit status of the command if nothing goes wrong; None if it is not known.
-            limit: seconds after which the command hangs.
+            expected: exit status of the command without a failure or delay; None if it is not
+                known.
+            limit: seconds after which a command that has not ended counts as hung.
         """
         if self._machine is None:
             self._machine = self._open()
@@ -162,8 +165,8 @@ class Worker:
         """Run the command without a failure, and return what happened.
 
         Args:
-            limit: seconds after which the command hangs; 0 to take several times as long as it
-                takes now.
+            limit: seconds after which a command that has not ended counts as hung; 0 to choose
+                several times (TIMES) the seconds that the command takes in this baseline.
 
         Raises:
             KinstError: the command hangs, or does not end with the same status each time.
@@ -188,11 +191,14 @@ class Worker:
         return Baseline(run, status, limit or max(LEAST_LIMIT, math.ceil(TIMES * longest)))
 
     def tries(self, numbers: Sequence[int], base: Baseline) -> list[Try]:
-        """Run tries, and return the results of those that began. What goes wrong is repeated.
+        """Run tries, and return the results of those that began.
+
+        A try with a fault is repeated, and so is a try that may have leaked memory. With
+        Sweep.blames_status, a try whose command failed is repeated as well.
 
         Args:
             numbers: numbers of the tries, each once.
-            base: runs in which nothing went wrong.
+            base: what baseline() returned.
         """
         run = self.run(numbers, base.status, base.limit)
         made = self._results(run, base)
@@ -237,8 +243,11 @@ class Worker:
         return replace(one, again=outcome, grown={})
 
     def _with_leak(self, one: Try, base: Baseline) -> Try:
-        """Repeat a try that may have leaked memory, and return its result: a leak, or what it was
-        without one."""
+        """Repeat a try that may have leaked memory, and return its result.
+
+        If the repeats leak as well, the result's outcome is "leak". Otherwise the try keeps its
+        outcome.
+        """
         run = self.run([one.number] * REPEATS, base.status, base.limit)
         repeats: list[GuestTry] = [each for each in run.tries if each.over]
         lost = leaked(repeats) if len(repeats) == REPEATS else {}
@@ -264,7 +273,7 @@ def run_sweep(
     Args:
         workers: the workers.
         numbers: numbers of the tries, in the order in which they run.
-        base: runs in which nothing went wrong.
+        base: what Worker.baseline() returned.
         results: the results; new ones are added.
         on_result: called with each new result, in the thread of a worker.
 
