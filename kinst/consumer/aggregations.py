@@ -172,15 +172,17 @@ def _wrap(value: KeyValue, key: Field) -> KeyValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CounterSums:
-    """Additions that compute the counts of sites which have no counting of their own.
+    """Additions that compute the counts of sites whose trampolines do not count.
 
-    The sites of a basic block run together, so a trampoline counts only in one block counter. The
-    consumer adds this counter to the counter of each site of the block.
+    The sites of a basic block run together, so only one of its trampolines counts, in the block
+    counter. Stubs count control that enters the middle of the block. The consumer computes the
+    counter of each site of the block from these counters (patch/blocks.py).
 
     Attributes:
-        source: for each addition, the index in a CPU's counter block of the counter to add.
-        target: for each addition, the index there of the counter that `source` is added to.
-        weight: for each addition, how many times the source is added.
+        source: for each addition, the index in a CPU's counter block of the block's or stub's
+            counter.
+        target: for each addition, the index there of the site's counter, to which it is added.
+        weight: for each addition, 1 to add the source or -1 to subtract it.
     """
 
     source: npt.NDArray[np.int64]

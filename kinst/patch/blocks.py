@@ -62,7 +62,7 @@ class BlockSums:
     Attributes:
         source: for each addition, the counter of the block or stub.
         target: for each addition, the counter of the instruction.
-        weight: for each addition, how many times the source is added to the target.
+        weight: for each addition, 1 to add the source to the target or -1 to subtract it.
     """
 
     source: I64
@@ -225,7 +225,7 @@ def _sums(counters: _SiteCounters, sites: I64, source: I64, weight: I64) -> Bloc
         counters: the counters of all sites.
         sites: for each entry, the index of the site.
         source: for each entry, the offset of the counter to add.
-        weight: for each entry, how many times to add it.
+        weight: for each entry, 1 to add the counter or -1 to subtract it.
     """
     count = counters.count[sites]
     return BlockSums(
