@@ -129,8 +129,8 @@ class BtfTypes:
         """Return the type with this id; for a module it may be one of the kernel's.
 
         Args:
-            depth: how many types lead from the type that was asked for to this type, each referring
-                to the next; a limit ends the reading of damaged BTF.
+            depth: how many references between types were followed to this one; 0 for a type that is
+                looked up. A limit ends the reading of damaged BTF, which may refer in a circle.
 
         Raises:
             KinstError: BTF is damaged.

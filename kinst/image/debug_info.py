@@ -1,8 +1,8 @@
 """All debug information of one image: types, inlined copies, source lines, local variables and call
 frames.
 
-A DebugInfo is the debug information of one image (the kernel, a module, a program). It opens the
-image's file once and reads each part when it is first needed. DebugFiles keeps the DebugInfo
+A DebugInfo is the debug information of one image (the kernel, a module, a user program). It opens
+the image's file once and reads each part when it is first needed. DebugFiles keeps the DebugInfo
 objects of one machine, so that every stage of a session and the next trace on that machine share
 them; two machines share only saved indexes.
 
@@ -52,7 +52,8 @@ class CallConvention:
             calls of `target` in the code (Isa.returns_of()).
         stack: DWARF number of the stack pointer, -1 if DWARF does not number it.
         preserved: DWARF numbers of the registers that calls preserve.
-        signature: mask of the bits of a return address that may hold a pointer signature.
+        signature: mask of the bits of a return address that may hold a pointer signature; 0 if the
+            ISA has no such bits.
     """
 
     returns: Callable[[bytes, int, int], Sequence[int]]
@@ -166,7 +167,8 @@ class DebugInfo:
         there is no such function.
 
         A symbol may begin with padding for a tracer, which DWARF leaves out of the function's code.
-        So the last ROOM bytes before the code count as code, too.
+        So an address that is at most ROOM (16) bytes before the function's code counts as inside
+        it, too.
 
         Args:
             name: the symbol's name; suffixes such as .isra.0 are ignored.

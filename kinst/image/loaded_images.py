@@ -27,8 +27,9 @@ class LoadedImage:
 
     Attributes:
         debug: debug information of the image's files.
-        move: maps a linked address, as the debug information has it, to the running address.
-        back: maps a running address to the linked address.
+        move: maps a linked address, as the debug information has it, to the running address; None
+            if nothing is loaded there.
+        back: maps a running address to the linked address; None if the address is not the image's.
     """
 
     debug: DebugInfo

@@ -8,10 +8,10 @@ base register, 4 bits for the frame pointer, 2 bits type, 1 bit end. Since 6.4 (
 .orc_header): 3 bits type, 1 bit signal; type 0 is "no information", 1 is "end of stack" and 2 is a
 plain call frame.
 
-The numbers of the registers changed as well, with 7.2 at the latest, and the file does not say
-which numbering it has. (The new numbers are from unwind_next_frame() of 7.3, by the saved registers
-that it uses.) The stack pointer is the base register of nearly all frames; the numbering is
-recognised by that.
+The numbers of the registers changed as well, with Linux 7.2 at the latest, and the file does not
+say which numbering it has. The stack pointer is the base register of nearly all frames; the
+numbering is recognised by that. (Source of the new numbers: unwind_next_frame() of Linux 7.3 shows
+which register each number means.)
 
 Format: the kernel's Documentation/arch/x86/orc-unwinder.rst and struct orc_entry.
 """

@@ -133,8 +133,8 @@ class ProgramElf(Elf):
         """Return the linked addresses of code to which jump tables lead, ascending, each once.
 
         The entries of these tables are 32-bit distances from the table's start. A table is read up
-        to the first entry that does not lead to the program's code: its entries may lead to
-        different functions, since compilers move parts of functions away.
+        to the first entry that does not lead to the program's code. An entry that leads to another
+        function does not end a table, since compilers move parts of functions away.
 
         Args:
             starts: linked addresses at which tables may begin.

@@ -1,9 +1,9 @@
 """Cache files of arrays that can be mapped, for indexes of debug information and of BTF.
 
-Layout: magic, length of the header, checksum of the header, the header (JSON: the key that the
-arrays were made for, the arrays' checksum, and the type, offset and length of each array), the
-arrays (8-byte aligned), the magic again. Opening a file checks all of it: CRC-32 of a whole
-kernel's 40 MB takes 13 ms.
+Layout: magic, length of the header, checksum of the header, the header (JSON: a key that
+identifies the data from which the arrays were made, the arrays' checksum, and the type, offset and
+length of each array), the arrays (8-byte aligned), the magic again. Opening a file checks all of
+it: CRC-32 of a whole kernel's 40 MB takes 13 ms.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def save(path: Path, key: str, arrays: Mapping[str, Any]) -> bool:
     cannot be written.
 
     Args:
-        key: what the arrays were made for; load() compares it.
+        key: text that identifies the data from which the arrays were made, such as a build-id with
+            a checksum. load() compares it with its own key.
     """
     table, at, checksum = {}, 0, 0
     for name, array in arrays.items():
@@ -51,8 +52,8 @@ def _content(arrays: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def load(path: Path, key: str) -> Arrays | None:
-    """Return the arrays of a cache file, mapped; None if the file is missing, damaged or made for
-    another key."""
+    """Return the arrays of a cache file, mapped; None if the file is missing, damaged or saved
+    under another key."""
     try:
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -37,8 +37,8 @@ class ImagePaths:
 
     Attributes:
         kernel: returns the path of the kernel's debug file.
-        modules: returns the path of a file for each module, by module name: of a file with debug
-            information, if the module has such a file.
+        modules: returns the path of each module's separate debug file or, if it has none, of the
+            module's own file; by module name.
         debug: opens the files.
         module_debug: takes the name of a module whose file in `modules` has no DWARF; returns the
             path of another file of the module that has DWARF, or None.
@@ -58,8 +58,9 @@ class FileTypes:
 
         Args:
             paths: paths of the files.
-            tracepoints: returns the names of functions and types that have the prototype of a
-                tracepoint's functions (Dialect.tracepoint_prototypes).
+            tracepoints: returns patterns of names, with {} for a tracepoint's name. The function or
+                type with such a name has the prototype of the functions that the tracepoint calls
+                (Dialect.tracepoint_prototypes).
         """
         self._paths, self._tracepoints = paths, tracepoints
         self._known: dict[str, DebugInfo] = {}
@@ -109,7 +110,8 @@ class FileTypes:
         this name.
 
         Searching the strings is faster than reading the types, so a misspelled name is reported
-        sooner. Return False if an image may have the name, or if types have been read already.
+        sooner. Return False if an image may have the name. Also return False if debug information
+        of any image has been opened already: then the caller simply looks the name up there.
 
         Args:
             module: name of the only image to look at; "" for all images.

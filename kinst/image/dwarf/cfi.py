@@ -201,8 +201,9 @@ class Cfi:
 
         Args:
             address: of an instruction.
-            register: DWARF number of the register whose value in the caller is wanted, None for the
-                return address.  The rule's return_... fields say where that value is.
+            register: DWARF number of a register whose value in the caller is wanted. Then the
+                fields return_register and return_at of the rule say where this value is. None if
+                the return address is wanted: then they say where the return address is.
         """
         index = bisect_right(self._starts, address) - 1
         if index < 0 or address >= self._entries[index][1]:

@@ -63,8 +63,8 @@ class Caller:
         cfi: returns the call frame information, None if there is none.
         stack: DWARF number of the stack pointer.
         preserved: DWARF numbers of the call-saved registers.
-        signature: mask of the bits of a return address that may hold a pointer signature; without a
-            signature these bits are 1.
+        signature: mask of the bits of a return address that may hold a pointer signature; 0 if the
+            ISA has no such bits. In a return address that is not signed, all of these bits are 1.
     """
 
     returns: Callable[[int], Sequence[int]]
@@ -280,11 +280,15 @@ class EntryValues:
                     yield from self._definitions(self._entries.die(origin))
 
     def _definitions(self, origin: Die) -> Iterator[Die]:
-        """Yield the DIEs of the functions with code that a tail call may lead to. Raises
-        NotHereError if the debug information does not describe such a function.
+        """Yield the DIE of the function that a tail call leads to. If several functions have its
+        name, yield the DIE of each.
 
         Args:
-            origin: DIE of the target, as the call site names it.
+            origin: the DIE that the call site refers to. It may be a declaration without code; then
+                functions with code are searched for by its name.
+
+        Raises:
+            NotHereError: no function with this name has debug information.
         """
         if self._lists.ranges(origin):
             yield origin

@@ -72,8 +72,8 @@ class ExpressionContext:
         base: returns the base type at an offset of the unit; the generic type for offset 0.
         indexed: returns the address at an index of .debug_addr.
         running_address: maps a linked address to the running address.
-        entry: returns the value of a register at the function's entry, as D text; None if such
-            values must not be used.
+        entry: a function that returns, as D text, the value that a register had at the function's
+            entry. This field is None if kinst cannot compute such values for the expression.
         caller: for the expression of a call site, a function that returns, as D text, the value
             that a register had in the caller; None for any other expression. The expression of a
             call site must not load memory: the caller's memory may have changed since the call.

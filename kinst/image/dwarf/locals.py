@@ -206,8 +206,8 @@ class DwarfLocals:
 
         Args:
             name: symbol of the function that contains the instruction.
-            address: an instruction of the copy, or the copy's entry, which may belong to other code
-                (an empty range begins there).
+            address: linked address of an instruction of the copy, or of the copy's entry. The
+                copy's ranges may leave out its entry: then an empty range begins at the entry.
             inlined: name of the inlined function.
         """
         top = self._function_at(name, address)

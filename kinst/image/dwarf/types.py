@@ -128,8 +128,8 @@ class DwarfTypes:
         """Return the type that the DIE at an offset in .debug_info describes.
 
         Args:
-            depth: how many types lead from the type that was asked for to this type, each referring
-                to the next; a limit ends the reading of damaged DWARF.
+            depth: how many references between types were followed to this one; 0 for a type that is
+                looked up. A limit ends the reading of damaged DWARF, which may refer in a circle.
 
         Raises:
             KinstError: the debug information is damaged, or the type's kind is unknown.

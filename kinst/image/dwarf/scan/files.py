@@ -88,7 +88,8 @@ def read_entries(
         offsize: bytes of an offset.
         start: -1 to read directories. To read files: index in SLOTS of the line table's first
             directory.
-        directories: how many directories the line table has, to read files.
+        directories: to read files: how many directories the line table has. Ignored to read
+            directories.
     """
     b = s.rest
     if p >= end:
@@ -132,14 +133,14 @@ def read_old_entries(s: Space, u: int, p: int, end: int, start: int) -> int:
     """Read the directories and files of a line table of DWARF 2 to 4, and append an element to
     SLOTS for each. Return the position after the files, or minus the error number.
 
-    The unit's column U_SLOTS becomes the number of directories. Directory 0 is the folder in which
-    the compiler ran; there is no file 0.
+    For read_files(), the unit's column U_SLOTS becomes the number of directories. Directory 0 is
+    the folder in which the compiler ran. There is no file 0: the element of SLOTS for it is -1.
 
     Args:
         u: the unit, by the index of its row in s.w (the scan's tables).
         p: position in s.rest at which the directories begin.
         end: position after the line table.
-        start: number of elements in SLOTS before the call.
+        start: number of elements in SLOTS before the call; the first directory gets this index.
     """
     w = s.w
     b = s.rest
@@ -182,9 +183,9 @@ def read_files(s: Space, u: int) -> int:
     """Add the source files of a unit's line table to the tables FILES and SLOTS. Return 0, or minus
     the error number.
 
-    Afterwards the unit's columns U_SLOT and U_SLOTS are the first element and the number of
-    elements of SLOTS that belong to the unit. Each of these elements is the number of a file in
-    FILES.
+    Afterwards SLOTS has an element for each file of the line table, and no directories. The element
+    is the file's number in FILES; it is -1 for file 0, which DWARF 2 to 4 do not have. The unit's
+    column U_SLOT is the index of the first of these elements, and U_SLOTS how many there are.
 
     Args:
         u: the unit, by the index of its row in s.w (the scan's tables).

@@ -4,8 +4,8 @@ This module is imported only when an index is built (importing numba takes a qua
 Compiled code is cached in a subfolder of kinst's cache that is named by the sources: numba itself
 recompiles a function only if the function's own file changes, not if a function that it calls does.
 Each cache file has a checksum, which covers the file's name too, because numba runs what it reads.
-A damaged file, or a file of another function, is compiled again. If the folder cannot be written,
-every process compiles.
+If a cache file is damaged, or was made for another function, the function is compiled again. If the
+folder cannot be written, every process compiles.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ def add_range(s: Space, n: int, low: int, high: int) -> int:
     """Append an address range to the table RANGES unless it is empty. Return the new number of
     ranges, or minus FULL if the table is full.
 
-    If FIRST_ANY is 0, the start of this range is stored in FIRST_LOW, even if the range is empty,
-    and FIRST_ANY becomes 1.
+    If FIRST_ANY is 0, this range is the first of its debugging information entry. Then its start is
+    stored in FIRST_LOW, even if the range is empty, and FIRST_ANY becomes 1.
 
     Args:
         n: number of ranges so far.
