@@ -24,7 +24,8 @@ class Snippet:
 
     Attributes:
         reads: numbers of the general registers that the code reads, as the ISA encodes them.
-        writes: numbers of the general registers that the code writes, with the result's.
+        writes: numbers of the general registers that the code writes, SnippetRegisters.result
+            included.
         flags: whether the code changes condition flags.
         zero: how to use the word as a guard: if True, the work is done if the word is 0; if False,
             the work is done if the word is not 0.
@@ -66,8 +67,8 @@ class Exit:
     """Way out of a trampoline that clauses may choose instead of the displaced instruction.
 
     Attributes:
-        number: value of the frame's exit slot that chooses this exit: RETURN, SKIP, or GOTO plus an
-            offset.
+        number: what a clause stores in the frame's exit slot to choose this exit: RETURN, SKIP, or
+            GOTO plus the target's offset in the site's function.
         target: address at which control continues; 0 if control returns from the function, whose
             first instruction the site is.
     """
@@ -122,8 +123,8 @@ class CountBody:
 
 @dataclass(frozen=True, slots=True)
 class IndexedBody:
-    """Work of a probe that adds one to a counter whose offset a snippet computes. The offset counts
-    from where those of CountBody count.
+    """Work of a probe that adds one to a counter whose offset a snippet computes. The offset means
+    the same as one of CountBody.offsets.
 
     Attributes:
         index: computes the offset; if the offset is 0, there is no counter, and `otherwise` is
@@ -158,10 +159,12 @@ class RecordAddresses:
     Attributes:
         cpu: signed 32-bit displacement, from the per-CPU base register, of the word with this CPU's
             number.
-        busy: signed 32-bit displacement, from the per-CPU base register, of a 32-bit counter. While
-            it is raised, the thread stays on its CPU, and no other thread runs there.
-        settled: address of a 32-bit word: if the word is less than 2, the counter need not be
-            raised. 0 if it never needs to be raised, None if it always does.
+        busy: signed 32-bit displacement, from the per-CPU base register, of the kernel's counter
+            Facts.pin, which has 32 bits. While a thread has raised this counter, the thread stays
+            on its CPU, and no other thread runs there.
+        settled: Facts.preemption, which tells whether the trampoline must raise that counter. None
+            if it always must, 0 if it never must. Otherwise the address of a 32-bit word: the
+            trampoline does not raise the counter, and writes the record only if the word is 0 or 1.
         state: address of CPU 0's state page; the other CPUs' state pages follow.
         rings: address of CPU 0's ring; the other CPUs' rings follow.
         ring_size: size of a ring in bytes, a power of two.

@@ -112,9 +112,10 @@ class BootSpan:
             follows; 0 if the kernel lacks the symbol.
         slides: every distance by which the kernel may have been moved in its address space (KASLR).
         leap: the jump that tells the distance; None if no such jump can be found.
-        touched: ranges (virtual address, bytes). The kernel accesses none of them until its page
-            tables map its image, and one of them before `first`; () if there are none. Without
-            `leap` and `touched`, kinst tries all `slides`.
+        touched: ranges (virtual address, bytes); () if none are known. The kernel's first access to
+            any of them comes after its page tables map its image, and before `first`. So at this
+            access the page tables tell the distance. If there is neither `leap` nor `touched`,
+            kinst tries all `slides`.
     """
 
     text: int

@@ -144,7 +144,8 @@ class Leads:
         falls: whether control falls through to the next instruction. False for a call, even though
             the call may return there.
         target: target of a direct jump, branch or call, else 0.
-        kind: index in FLOW_KINDS of Flow.kind; "next" may stand for "landing".
+        kind: index in FLOW_KINDS of Flow.kind. An instruction whose Flow.kind is "landing" may have
+            the index of "next" here.
     """
 
     falls: Bools
@@ -196,7 +197,7 @@ class TrampolineBatch:
         columns: the instructions.
         counters: CountBody's offsets, a row for each instruction.
         count: how many offsets of each row are used.
-        calls: CallBody's entry and slots, of all different calls.
+        calls: (CallBody.entry, CallBody.slots) of each different call.
         call: for each instruction, the index of its call in `calls`; -1 if it makes no call.
         argument: CallBody's argument for each instruction that makes a call.
         falls_into: whether the next instruction is planted, with its trampoline directly after.

@@ -145,8 +145,9 @@ def libraries_in(folder: Path, *, by_provider: bool = False) -> tuple[Library, .
 
 
 def with_libraries(dialect: Dialect, folders: Sequence[str]) -> Dialect:
-    """Return a dialect with the D libraries of the user's folders (-L) before the system's. Of
-    files with the same name, the one in the last folder counts.
+    """Return a dialect with the D libraries of the user's folders (-L) before the system's. A
+    user's file replaces the system's file of the same name. If several of the user's folders have
+    a file of the same name, the file in the last of these folders is taken.
 
     Raises KinstError if there is no such folder.
     """

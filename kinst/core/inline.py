@@ -78,12 +78,14 @@ class InlinedFrame:
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """Source file and line of an instruction.
+    """Source file and line of an instruction, in the function whose code contains the instruction.
+
+    If the instruction is part of inlined copies, they are the file and line at which that function
+    calls the outermost of the inlined functions. Each InlinedFrame has a file and line of its own.
 
     Attributes:
-        file: file of the function whose code the instruction is part of; if functions are inlined
-            there, file of the outermost call. "" if not known.
-        line: the line in that file, 0 if not known.
+        file: the source file, "" if not known.
+        line: the line in `file`, 0 if not known.
         inlined: the inlined functions that the instruction is part of, innermost first.
     """
 

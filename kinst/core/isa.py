@@ -385,8 +385,8 @@ class PlantingIsa(StoppingIsa):
         return NO_COLUMNS.address, NO_COLUMNS.address
 
     def table_starts(self, code: bytes, address: int) -> U64:
-        """Return the addresses that instructions in `code` compute and at which jump tables of
-        distances may begin, ascending, each once.
+        """Return the addresses that instructions in `code` compute, ascending, each once. At each
+        of them a jump table may begin whose entries are distances from the start of the table.
 
         Some may be wrong: bytes inside other instructions can look like such an instruction."""
         return NO_COLUMNS.address
@@ -565,7 +565,8 @@ class Isa(PlantingIsa):
 
         Args:
             to: address of each trampoline.
-            target: target of each instruction's direct branch: the original target, or its
-                trampoline.
+            target: address to which each instruction's direct branch leads from the trampoline: the
+                original target or, if an instruction is planted there, the trampoline of that
+                instruction.
         """
         return MadeTrampolines(np.zeros(0, np.uint8), np.zeros(0, np.int32))

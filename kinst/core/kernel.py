@@ -234,7 +234,7 @@ class Found:
             if it always fires.
         switch: address of the kernel's switch that must be on so that control reaches the site
             (Tracepoints.switched()); 0 if control reaches it anyway.
-        selection: which of the site's hits belong to the probe, by a number; None if all do.
+        selection: how to tell which of the site's hits belong to the probe; None if all do.
     """
 
     name: ProbeName

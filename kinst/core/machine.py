@@ -119,8 +119,8 @@ class Abilities:
         code_table: the table of translated code; None if a processor runs the code directly, or if
             the table is not known.
         switches: whether the system's own switches (System.switched()) can be turned on.
-        traces_boot: whether bring_up() leaves the kernel at the beginning of its boot. It has no
-            clock then; run_time() is the time. False after boot_over().
+        traces_boot: whether bring_up() leaves the kernel at the beginning of its boot. The kernel
+            has no clock then, so D's timestamp is Stopping.run_time(). False after boot_over().
     """
 
     boots: bool = False
@@ -140,8 +140,8 @@ class KernelLocation:
         text: start address of the kernel's code according to the page tables, or None.
         places: addresses inside the kernel's code: trap handlers, and program counters of CPUs in
             the kernel.
-        counter_bases: for a user program, the per-CPU base register's value that the machine gives
-            to each thread; () for a kernel.
+        counter_bases: for a user program, values for the per-CPU base register; the machine gives
+            each thread one of them. () for a kernel.
         process: the process id of a user program; 0 for a kernel.
         booting: whether the kernel is at the beginning of its boot, so that its clock, its per-CPU
             data and most of its tables do not exist yet.
@@ -301,8 +301,8 @@ class Planter(Protocol):
         patch is a breakpoint or a jump into scratch.
 
         A jump over several instructions is completed only after every thread has left these
-        instructions and the code of earlier traces. Until then, a breakpoint leads to the same
-        address.
+        instructions and the code of earlier traces. Until then, the first instruction is a
+        breakpoint, which leads to the target of the jump.
 
         Args:
             hook: address in scratch of the function that the breakpoint handler calls with the
@@ -310,7 +310,8 @@ class Planter(Protocol):
                 breakpoints.
             code: addresses [low, high) of the part of scratch with code, which becomes executable
                 and cannot be written any more.
-            active: address in scratch of a u64 that is set to 0 to stop clauses from running.
+            active: address in scratch of a u64 that is 1 while clauses run. If kinst no longer
+                responds, the planter sets it to 0, so that clauses do nothing.
             exits: patches in scratch that are written at the end of the trace, after everything
                 else has been restored.
             samplers: (period in ns, address of a function in scratch) of each function to call

@@ -26,13 +26,13 @@ class MachineKind(Protocol):
     names.
 
     Attributes:
-        option: the option that selects this kind; the option's name is "--" and the name of the
-            kind.
+        option: the option that selects this kind. Its name is "--" followed by `name`, such as --vm
+            for the kind vm.
         options: options that only this kind has.
         takes: fields of MachineOptions and Request that this kind has in common with other kinds.
         rules: which of its options contradict each other.
-        settings: (name, value) of the -x options that programs have on such a machine unless the
-            user sets them.
+        settings: (name, value) of -x options. A D program for such a machine gets these values,
+            except for options that the user sets.
     """
 
     name: str

@@ -122,8 +122,9 @@ class Crossing:
 
     Attributes:
         kind: "entry" or "return".
-        layer: number of the inlined copy, if several copies of the function begin or end at the
-            same instruction.
+        layer: index of this crossing among those at the same instruction, in the order in which
+            control makes them: it enters the outermost of nested copies first, and leaves the
+            innermost first. 0 if there is only one.
     """
 
     kind: str

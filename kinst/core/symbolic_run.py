@@ -62,9 +62,9 @@ def number(value: int) -> SymbolicValue:
 class SymbolicRun(Protocol):
     """Symbolic execution of one path through code.
 
-    D expressions are evaluated before the code runs, so they cannot see what the code stores: if
-    the code loads a value after a store, the value is known only if the bytes that the store wrote
-    are known.
+    D expressions are evaluated before the code runs, so they cannot see what the code stores. A
+    load after a store has a known value in two cases: the load is from exactly the bytes that were
+    stored (it gets the stored value), or it is certainly from other bytes.
     """
 
     def step(self, one: Instruction) -> None:
@@ -76,7 +76,7 @@ class SymbolicRun(Protocol):
         ...
 
     def take_numbers(self, other: Self) -> None:
-        """Set each register that another run knows to be a number."""
+        """Set each register whose value in another run is a number to that number."""
         ...
 
     def call(self) -> None:
@@ -86,14 +86,16 @@ class SymbolicRun(Protocol):
     def copy(self) -> Self: ...
 
     def ignore_stores(self) -> None:
-        """From now on, let loads read memory as it was at the first instruction. A value then tells
-        from where the code has loaded it, but may not be what the code has loaded.
+        """From now on, let each load get what its memory contained at the first instruction, as if
+        the code had stored nothing. Such a value shows the address of the load, but the code may in
+        fact load something else.
         """
         ...
 
     def join(self, other: Self) -> bool:
-        """Keep the registers whose value is the same in another run that comes to the same
-        instruction, and no memory. Return whether a register has become unknown."""
+        """Combine this run with another run that comes to the same instruction. Registers whose
+        values differ become unknown, and so does all memory. Return whether a register has become
+        unknown."""
         ...
 
     def pointer_load(self, one: Instruction) -> SymbolicValue | None:
@@ -117,7 +119,7 @@ class SymbolicRun(Protocol):
         ...
 
     def argument(self, index: int) -> Argument:
-        """Return passed(index) in the form in which a site at the run's first instruction has its
-        arguments.
+        """Return how a probe at the run's first instruction can find the value of passed(index).
+        The kind is ARGUMENT_NONE, without an expression, if that value is unknown.
         """
         ...

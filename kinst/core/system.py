@@ -86,7 +86,7 @@ class Clock:
     shift), and wall-clock time = ns + wall_offset.
 
     Attributes:
-        now_ns: when the kernel last updated its clock, on the scale of ns.
+        now_ns: what this clock showed, in ns, when the kernel last updated its own clock.
     """
 
     base_cycles: int
@@ -152,7 +152,8 @@ class UserMemory:
     Attributes:
         read: address of a C function (dst, user src, size) that returns 0 or an error; a bad
             address never causes an oops.
-        write: address of such a function (user dst, src, size), or 0.
+        write: address of a C function (user dst, src, size) that does the same in the other
+            direction; 0 if no such function is known.
         mm: how to find the address of the structure that describes the process's address space; the
             address is 0 for a kernel thread. None if `read` and `write` check by themselves that
             there is an address space.
@@ -170,8 +171,8 @@ class UserMemory:
 
 
 class Paths(Protocol):
-    """Emitter of code that finds the path of a file, as a system's kernel keeps it. Its other
-    methods are those of kinst.codegen.helpers.paths.PathCode."""
+    """Emitter of code that finds the path of a file in the structures of a system's kernel. The
+    emitter's other methods are those of kinst.codegen.helpers.paths.PathCode."""
 
     @property
     def longest(self) -> int:
@@ -247,7 +248,8 @@ class Threads:
 
 @dataclass(frozen=True, slots=True)
 class CommandSpan:
-    """How to see in memory when a process begins to run a command, and when it has ended."""
+    """How to see in memory when a process begins to run a command, and when the process has
+    ended."""
 
     # Address of the function that execve(2) enters.
     entry: int

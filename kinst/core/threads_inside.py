@@ -115,8 +115,12 @@ def all_threads(read: Read, threads: Threads) -> Iterator[_Fields]:
 
 
 def _used(threads: Threads, thread: _Fields, pointers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the range [start, end) of addresses of a thread's stack that is in use, if there is
-    one."""
+    """Yield the range [start, end) of addresses of the used part of a thread's stack; nothing if
+    no part is in use.
+
+    Args:
+        pointers: stack pointers of the CPUs that are in the kernel.
+    """
     base = thread.word(threads.stack)
     end = base + threads.size
     running_at = [pointer for pointer in pointers if base <= pointer < end]

@@ -90,8 +90,16 @@ class TypeSource(Protocol):
 
 
 def as_named(type_: DType, types: TypeSource) -> DType:
-    """Return the type that a D program means by this type's name. A structure that DWARF describes
-    is replaced by the structure of `types` with the same tag and size, if there is one."""
+    """Return the type that D programs use for a variable of a given type.
+
+    For a structure or union, this is the type of `types` with the same tag and size, if there is
+    one. Pointers to a structure, and arrays of structures, are changed in the same way. Any other
+    type is returned as it is.
+
+    Args:
+        type_: the type of a local variable, as DWARF describes it.
+        types: the types of the traced kernel.
+    """
     if isinstance(type_, StructType) and type_.name:
         tagged = types.tagged(type_.kind, type_.name)
         same = isinstance(tagged, StructType) and tagged.size == type_.size
