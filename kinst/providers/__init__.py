@@ -72,8 +72,9 @@ def _kernel_probe() -> re.Pattern[str]:
 
 
 def names_kernel_probe(text: str) -> bool:
-    """Return whether a D program may name probes in a traced kernel: whether its text has the name
-    of such a provider before a colon. The text is not parsed, so the name may be in a comment.
+    """Return whether a D program may name probes in a traced kernel: whether its text has, before a
+    colon, the name of a provider that needs a kernel. The text is not parsed, so the name may be in
+    a comment.
     """
     return _kernel_probe().search(text) is not None
 

@@ -7,8 +7,9 @@ the probe only if it is taken. A function includes its .cold part. At a return, 
 of the instruction in the function and arg1 the returned value; at a tail call that value is not
 known yet, and reading arg1 there is an error (dtrace:::ERROR).
 
-Functions may be globs, or left out: `fbt:::entry` is every function of the kernel, and so is
-`:::entry`. Only `:::` matches no function, since it needs no kernel.
+Functions may be globs, or left out: `fbt:::entry` matches every function of the kernel, and so does
+`:::entry`. An exception is `:::`, which matches no function: `-l -n :::` lists only the probes that
+exist without a kernel.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The profile provider: timer probes, profile-N on every CPU and tick-N on one CPU (Dynamic Tracing
 Guide, ch. 19).
 
-A probe exists as soon as a description names it. Other listings (-l) show the probes that dtrace(1)
-always has, such as profile-97 and tick-1. A number without a suffix is a rate in hertz.
+A probe exists as soon as a description names it. A listing (-l) without such a description shows
+the probes that dtrace(1) always has, such as profile-97 and tick-1. A number without a suffix is a
+rate in hertz.
 
 Tested by tests/providers/test_providers.py.
 """

@@ -107,8 +107,8 @@ def _returns(
     """Yield the return probe of a system call.
 
     Args:
-        sites: a cache for this function: the sites at which the kernel has a system call's
-            result, by address. Many system calls share a site.
+        sites: the sites at which the kernel has a system call's result, by address. _returns()
+            adds those that it finds, so that a site that many system calls share is found once.
     """
     for result in call.results:
         if result.address not in sites:
