@@ -287,7 +287,8 @@ class Apt:
         Args:
             names: names of the packages.
             folder: folder for the files.
-            progress: called with what is done, and the part of it that is done.
+            progress: called with the name of a piece of work, and the fraction of it that is done
+                (0 to 1, None if not known).
             confirm: asks the user before anything is downloaded; None to download without asking.
 
         Raises:
@@ -409,7 +410,8 @@ def unpack(
         parts: paths to unpack, without the leading slash; a path that ends in a slash means all
             files below it.
         tree: the folder to unpack into.
-        progress: called with what is done, and the part of it that is done.
+        progress: called with the name of a piece of work, and the fraction of it that is done (0 to
+            1, None if not known).
         stop_at_first: whether to end after one file, without reading the rest of the package.
 
     Raises:

@@ -34,8 +34,8 @@ from kinst.kernels import releases
 from kinst.kernels.apt import Apt, Confirm, NotThereError, Package, PassingError, unpack
 from kinst.kernels.releases import Release, Wanted
 
-# Reports progress: called with a text of what is being done, and the part of it that is done (0 to
-# 1; None if unknown).
+# Reports progress: called with the name of a piece of work, and the fraction of it that is done (0
+# to 1, None if not known).
 Progress = Callable[[str, float | None], None]
 
 _BUSYBOX = "busybox-static"
@@ -103,8 +103,8 @@ def prepare(
 
     Args:
         isa: name of the ISA.
-        progress: called often with what is done, and the part of it that is done; not called if
-            there is nothing to do.
+        progress: called often with the name of a piece of work, and the fraction of it that is done
+            (0 to 1, None if not known); not called if there is nothing to do.
         asked: which kernel (releases.py); "" for kinst's usual kernel.
         refresh: whether to look for a newer kernel than the cache has.
         confirm: asks the user before anything is downloaded; None to download without asking.

@@ -37,7 +37,8 @@ def module_debug(
         isa: name of the ISA.
         ready: the fetched kernel.
         modules: module files below ready.modules.
-        progress: called with what is done, and the part of it that is done.
+        progress: called with the name of a piece of work, and the fraction of it that is done (0 to
+            1, None if not known).
         confirm: asks the user before the package is downloaded; None to download without asking.
 
     Raises:

@@ -86,7 +86,8 @@ def vmlinux(installed: RunningFiles, say: Callable[[str, float | None], None]) -
 
     Args:
         installed: the installed files of the kernel.
-        say: called with what is done, and the part of it that is done.
+        say: called with the name of a piece of work, and the fraction of it that is done (0 to 1,
+            None if not known).
 
     Raises:
         KinstError: no vmlinux is found, and none can be made.

@@ -46,7 +46,7 @@ def unpacked(file: Path) -> Path:
 
 
 def depends(file: Path) -> tuple[str, ...]:
-    """Return the names of the modules that must be loaded before a module.
+    """Return the names of the modules that a module depends on directly, as its file lists them.
 
     Raises KinstError if the file is not a kernel module.
     """

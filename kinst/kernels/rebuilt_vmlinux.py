@@ -70,7 +70,8 @@ def make_vmlinux(
         kallsyms: the running kernel's list of symbols (/proc/kallsyms).
         notes: the running kernel's notes (/sys/kernel/notes).
         folder: folder for the vmlinux.
-        say: called with what is done.
+        say: called with the name of a piece of work, and the fraction of it that is done (0 to 1,
+            None if not known).
 
     Raises:
         KinstError: the boot image is another kernel's or cannot be unpacked, or the kernel hides
