@@ -232,7 +232,7 @@ class Machine:
         Args:
             program: the only program that will be traced, so that kinst allocates only as much
                 scratch memory as this program needs. Without a program, the scratch memory is
-                enough for some hundred traces with options of usual sizes.
+                enough for several hundred traces with options of usual sizes.
 
         Raises:
             KinstError: the machine has no kernel, or is closed.
@@ -578,8 +578,9 @@ class Machine:
         return [one for name in names for glob in (name, f"{name}.*") for one in system.glob(glob)]
 
     def boot_functions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names of functions by which a boot of this machine's kernel can be followed:
-        those that call its parts by their first argument, and those that are parts themselves."""
+        """Return the names of the functions whose calls show the steps of a boot of this machine's
+        kernel, as two tuples: functions that call a step (their first argument is the address of
+        the step's function), and functions each of which is a step itself."""
         dialect = self._files.dialect()
         return dialect.boot_calls, dialect.boot_functions
 
