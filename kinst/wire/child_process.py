@@ -205,8 +205,8 @@ class Pump:
     """A thread that reads several streams into a queue as data arrives, so that a sender never has
     to wait for kinst.
 
-    The stream `last` is read after the others: data that has arrived on another stream before a
-    byte of `last` is queued before that byte.
+    Data of the stream with the name `last` is queued after data of the other streams that arrived
+    before it.
     """
 
     def __init__(self, streams: Mapping[str, socket.socket], last: str) -> None:
@@ -238,8 +238,9 @@ class Pump:
         return arrived
 
     def send(self, name: str, data: bytes, timeout: float = 30.0) -> None:
-        """Write to a stream. Raises TargetError if the peer has not read everything within
-        `timeout` seconds."""
+        """Write data to the stream with this name. Raises TargetError if the stream is closed, or
+        has not accepted all of the data within `timeout` seconds because the guest does not read.
+        """
         sock = self._streams[name]
         deadline = time.monotonic() + timeout
         while data:

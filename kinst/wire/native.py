@@ -18,10 +18,13 @@ FAILED = -14  # what the callback returns for bytes that cannot be read, as the 
 
 @dataclass(frozen=True, slots=True)
 class NativeRead:
-    """A C function (dst, src, size) -> 0 or an error, which reads memory by calling Python.
+    """A C function (dst, src, size) -> 0 or an error, which copies memory by calling Python.
+
+    It reads the machine's memory (native_read()) or writes it (native_write()).
 
     Attributes:
         address: address of the function; valid while this object exists.
+        keep: the ctypes function; the C function exists as long as it does.
     """
 
     address: int
@@ -29,7 +32,8 @@ class NativeRead:
 
 
 def native_read(read: Callable[[int, int], bytes | None]) -> NativeRead:
-    """Return a C function that reads memory by calling the Python function `read`.
+    """Return a C function (dst, src, size) -> 0 or an error. It calls the Python function `read`
+    for `size` bytes at `src`, and stores them at `dst`, an address in this process.
 
     Args:
         read: (address, size) -> bytes, or None for a bad address. An exception counts as a bad
@@ -51,8 +55,8 @@ def native_read(read: Callable[[int, int], bytes | None]) -> NativeRead:
 
 
 def native_write(write: Callable[[int, bytes], bool]) -> NativeRead:
-    """Return a C function (dst, src, size) -> 0 or an error that writes memory by calling the
-    Python function `write`.
+    """Return a C function (dst, src, size) -> 0 or an error. It takes `size` bytes at `src`, an
+    address in this process, and calls the Python function `write` to write them at `dst`.
 
     Args:
         write: (address, bytes) -> whether they could be written. An exception counts as False,

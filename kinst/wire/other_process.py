@@ -61,7 +61,7 @@ def process_ids() -> list[int]:
 
 class OtherProcess:
     """Another process of the host, by its id. Every method raises TargetError if the process has
-    ended."""
+    ended, unless the method's docstring says what it returns then."""
 
     def __init__(self, pid: int) -> None:
         """Check that the process exists. Raises TargetError if it does not."""
@@ -79,12 +79,13 @@ class OtherProcess:
     @property
     def arguments(self) -> list[str]:
         """The process's command line, with the program's name first; [] for a process that has
-        ended."""
+        ended and whose parent has not waited for it yet (a zombie)."""
         return self._text("cmdline").split("\0")[:-1]
 
     @property
     def program(self) -> str:
-        """The file name of the process's program, without folders; "" if it cannot be read."""
+        """The file name of the process's program, without folders; "" if it cannot be read, or if
+        the process has ended."""
         try:
             path = os.readlink(f"/proc/{self.pid}/exe")
         except OSError:

@@ -152,8 +152,8 @@ class Registers(Mapping[str, int]):
         Args:
             thread: the stub's name of the CPU.
             values: the values that have been read, by register name.
-            asked: descriptions of the registers that have not been read, by name; each is read when
-                it is looked up.
+            asked: descriptions of the registers that the g packet left out, by name; each of these
+                registers is read when it is looked up.
         """
         self._rsp = rsp
         self._thread = thread
@@ -237,13 +237,16 @@ class RegisterFile:
         return [*self._rsp.select_request(thread), *requests]
 
     def rewrite(self, thread: str, name: str, distance: int) -> None:
-        """Read a register that the stub does not name, and write the same value back. This is for
-        registers on which a write has a further effect (Board.TIMERS).
+        """Read a register that the stub's description leaves out, and write the same value back.
+        This is for registers on which a write has a further effect (Board.TIMERS).
+
+        The register is given by a described register of the same size and by its distance from it.
 
         Args:
             thread: the stub's name of the CPU.
-            name: a register that the stub names, of the same size.
-            distance: the register's number minus the number of the named register.
+            name: name of the described register.
+            distance: what to add to the described register's number to get the number of the
+                register that is rewritten.
         """
         like = next((r for r in self._integers if r.name == name), None)
         if like is None:

@@ -170,8 +170,8 @@ class Rsp:
         return Rsp(self._sock)
 
     def taken_over(self) -> Rsp:
-        """Take over the connection to a GDB stub after its other user has ended or something has
-        failed, perhaps in the middle of a packet. Return a new client that uses the same
+        """Take over the connection to a GDB stub after the process that used it has ended, or after
+        an error. The last packet on it may be incomplete. Return a new client that uses the same
         connection.
 
         The machine is stopped afterwards, and has no breakpoints: QEMU removes them all at `?`. To

@@ -37,9 +37,12 @@ _RESTARTS = range(-516, -511)  # internal results of system calls that the kerne
 
 
 def instructions_of(process: OtherProcess) -> tuple[int, int] | None:
-    """Return two addresses in the C library of a process, or in its program if that contains the
-    library: of `syscall; ret`, and of the code by which signal handlers return. None if both lack
-    either."""
+    """Return two addresses in a process: of the instructions `syscall; ret`, and of the code by
+    which signal handlers return.
+
+    Both are searched for in the C library or, for a statically linked program, in the program. None
+    if neither the library nor the program has both.
+    """
     program = process.file
     for mapping in process.mappings():
         is_library = "libc" in mapping.path.rpartition("/")[2] or mapping.path == program

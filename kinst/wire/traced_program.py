@@ -459,13 +459,16 @@ class TracedProgram:
         return result
 
     def _call_frame(self, tid: int, registers: Mapping[str, int], blocked: int) -> tuple[int, int]:
-        """Return the address of a system call instruction, and the stack pointer for the call. If a
-        return follows the instruction, a signal frame is at the stack pointer.
+        """Return the address of a system call instruction, and the stack pointer for the call.
+
+        If the process has the code that wire/signal_frame.py needs, write a signal frame at this
+        stack pointer: the thread restores itself by it if kinst is killed. Otherwise return the
+        thread's present stack pointer.
 
         Args:
             tid: the thread that will make the call.
-            registers: its registers.
-            blocked: its signal mask.
+            registers: the thread's registers.
+            blocked: the thread's signal mask.
         """
         instructions = instructions_of(self.process)
         if instructions is not None:
@@ -493,7 +496,8 @@ class TracedProgram:
         Args:
             tid: id of the thread.
             request: the request of ptrace(2) that lets it run.
-            stop: the reason: a signal, or an event * 256.
+            stop: the reason: the number of a signal, or of an event of ptrace(2)
+                (PTRACE_EVENT_*) times 256.
         """
         while True:
             ptrace_request(request, tid)
@@ -566,8 +570,8 @@ class AttachedProgram(TracedProgram):
         self._threads.add(tid)
 
     def _give_up(self) -> None:
-        """Let the threads that have been stopped run. They are traced until kinst's tracing thread
-        ends, which calls this method."""
+        """Let the stopped threads run on, untraced. The kernel detaches from all other threads when
+        kinst's tracing thread ends, which it does after this call."""
         self._detach()
 
     def _executed(self, pid: int) -> None:
@@ -585,8 +589,9 @@ class AttachedProgram(TracedProgram):
         self._end_tracing()
 
     def _take_bases(self) -> None:
-        """Set the gs base of each stopped thread to what it was before the trace. A thread that is
-        still in a trampoline counts by that base, too."""
+        """Set the gs base of each stopped thread to 0, its value before the trace. If the thread is
+        still in a trampoline, it then counts in the block of counters for gs base 0, which is still
+        mapped."""
         for tid in self._held:
             if tid in self._slots:
                 ptrace_request(_POKE_USER, tid, _GS_BASE, 0)
