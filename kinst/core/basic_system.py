@@ -133,4 +133,4 @@ class BasicSystem(System):
         return ()
 
     def find_frames_with(self, find: Callable[[LoadedModule], ModuleFrames | None]) -> None:
-        """Do nothing: there are no modules."""
+        """Do nothing: modules() returns no modules, so there are no frames to find."""

@@ -75,8 +75,8 @@ class AggregationLayout:
     Attributes:
         counters: offset, in each CPU's counter block, of the aggregation's 8-byte counters; -1 if
             it has none. Only some count()s have counters, in addition to the table. Counter i is at
-            counters + 8*i. The value of a key is the sum of the table's entries and the key's
-            counters. With constant keys, counter i belongs to entry i.
+            counters + 8*i. The value of a key is the sum, over all CPUs, of the key's entry in the
+            table and the key's counter. With constant keys, counter i belongs to entry i.
         slots: number of counters of a count() with one integer key; 0 for any other aggregation.
             Counter i belongs to the key whose word is in slot i of the slot table. A key's word is
             the key, zero-extended, plus SLOT_BIAS, modulo 2**64; it is never 0.

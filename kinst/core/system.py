@@ -309,8 +309,9 @@ class PageAllocator:
         page: bytes of a page.
         threads: how to see that no thread executes in the memory before it is freed.
         traps: how breakpoints and faults reach kinst's code.
-        tracer: (address of a word, value of the word while the kernel's own tracer has no users),
-            see Claims; None if not known.
+        tracer: (address of a word, value of the word while the kernel's own tracer has no users);
+            None if not known. Only while it has no users may the writes of Claims.claims() be
+            undone.
     """
 
     entries: tuple[int, ...]
@@ -519,7 +520,8 @@ class SystemCall:
         name: its name in programs, such as read.
         function: the kernel's function that each call enters.
         arguments: how to find the program's arguments at the entry of `function`.
-        module: name of the group of system calls that it belongs to.
+        module: the module in the names of its probes. System calls of 64-bit programs and of 32-bit
+            programs may have different modules.
         results: instructions at which the result of each call can be found; () if they are not
             known.
     """
