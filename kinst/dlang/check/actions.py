@@ -235,8 +235,9 @@ def _stop(node: tree.CallNode, scope: Scope) -> typed.Action:
 
 
 def _refused(node: tree.CallNode, scope: Scope) -> typed.Action:
-    """Check a call of breakpoint(), which kinst refuses later; return its action.  kinst refuses it
-    only after the check, so that a program without -w gets the message that it needs -w.
+    """Check a call of breakpoint(); return an action that says why kinst refuses it. kinst refuses
+    the action after the check of the whole program. So a program without -w gets the message that
+    it needs -w.
     """
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name
@@ -433,8 +434,8 @@ def _data(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> type
 def _effect(
     make: Callable[[tree.CallNode, Scope], typed.Action],
 ) -> _Handler:
-    """Return a handler for an action that does not depend on aggregations: a function that calls
-    `make` and ignores its own third argument, the aggregations.
+    """Return a handler that calls `make` with the call's syntax tree and the scope. The handler
+    ignores the aggregations, which are the third argument of every handler.
     """
     return lambda node, scope, aggregations: make(node, scope)
 

@@ -518,7 +518,7 @@ def _expect_count(node: tree.CallNode, least: int, most: int, expected: str, pre
     `least` to `most`, inclusive.
 
     Args:
-        expected: the number in words of the error message.
+        expected: the expected number as the error message says it, such as "at least 1".
         prefix: start of the error's tag.
     """
     passed = len(node.arguments)

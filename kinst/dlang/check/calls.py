@@ -148,7 +148,7 @@ class ActionCall(typed.Expr):
 
 
 def action_as_value(action: ActionCall) -> DError:
-    """Return the error for an action that is used as a value."""
+    """Return the error for an action that is called inside an expression."""
     message = f"{action.name} may not be called from a D expression"
     return DError(f"{message} (D program context required)", action.span, "D_CG_EXPR")
 
@@ -209,8 +209,8 @@ MOST_FRAMES = 1024  # largest number of frames of one stack()
 
 
 def data_expression(node: tree.ExprNode, scope: Scope, check: Check) -> typed.Expr | None:
-    """Check a call of stack(), sym() or the like that is used as a value; return its typed tree.
-    Return None if the expression is anything else.
+    """Check a call of stack(), sym() or the like; return its typed tree. Return None for any other
+    expression. These calls are allowed only as a whole statement or as a key of an aggregation.
 
     Raises DError D_STACK_*, D_USTACK_*, D_PROTO_LEN, D_PROTO_ARG.
     """
@@ -255,9 +255,9 @@ def _stack_frames(node: tree.CallNode, scope: Scope, check: Check) -> int:
 
 
 def _user_frames(name: str, node: tree.CallNode, scope: Scope, check: Check) -> int:
-    """Return the number of frames that a call of ustack() or jstack() asks for. ustack() and
-    jstack() differ only in the default number: kinst gets no help from the traced program in naming
-    Java frames (Dynamic Tracing Guide, "jstack()").
+    """Return the number of frames that a call of ustack() or jstack() asks for. In kinst, the two
+    differ only in the default number. kinst does not name Java frames, for which it would need help
+    from the Java process (Dynamic Tracing Guide, "jstack()").
     """
     if not node.arguments:
         environment = scope.environment

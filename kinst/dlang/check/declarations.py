@@ -247,7 +247,7 @@ def _prototype_types(
 
     Args:
         prototype: the prototype, of a probe's inputs or outputs.
-        inputs: the prototype of the probe's inputs, which gives the parameters their names.
+        inputs: the prototype of the probe's inputs. Each output must have the name of an input.
         kind: "probe input" or "probe output", for messages.
     """
     types: list[DType] = []

@@ -292,8 +292,8 @@ def check(node: tree.ExprNode, scope: Scope) -> typed.Expr:
 
 
 def with_size(node: tree.ExprNode, expr: typed.Expr) -> typed.Expr:
-    """Check that a dereferenced pointer points to a type with a known size; return `expr`. Raises
-    DError D_OP_INCOMPLETE if its structure is only declared.
+    """Check that the value of *p or p[i] has a type with a known size; return `expr`. Raises DError
+    D_OP_INCOMPLETE if the type is a structure that is only declared. Other expressions pass.
 
     A structure that is defined with a size of 0 is accepted, such as struct lock_class_key in a
     kernel that does not check locks.
@@ -409,7 +409,8 @@ def _element_lvalue(node: tree.IndexNode, scope: Scope) -> typed.Expr:
 
 def _base_and_index(node: tree.IndexNode, scope: Scope) -> tuple[typed.Expr, typed.Expr]:
     """Return the typed trees of `base` and `index` in base[index]. For regs[index] and
-    uregs[index], return the typed tree of the whole expression as both values. Raises DError.
+    uregs[index], both elements of the result are the typed tree of the whole expression. Raises
+    DError.
     """
     base = node.base
     if isinstance(base, tree.NameNode) and base.name not in scope.variables:

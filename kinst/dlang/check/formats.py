@@ -297,8 +297,8 @@ def bind_format(
         parsed: the format.
         values: the values to print, in order.
         span: where the format is.
-        aggregated: the type that %@ prints in printa().
-        exact: whether every value must be printed.
+        aggregated: in printa(), the type that %@ prints; None if the format may have no %@.
+        exact: whether a value that no conversion prints is an error.
 
     Returns:
         The format, in which the conversion of an aggregation's value is "@d", "@u", ...; and the

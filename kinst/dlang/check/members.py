@@ -197,7 +197,7 @@ def _address(lvalue: typed.Expr, span: Span) -> typed.Expr:
 
 
 def address_of(lvalue: typed.Expr, span: Span) -> typed.Expr:
-    """Return the expression &place.  Raises DError D_ADDROF_LVAL, D_ADDROF_BITFIELD."""
+    """Return the expression &lvalue.  Raises DError D_ADDROF_LVAL, D_ADDROF_BITFIELD."""
     lvalue = char_array_of(lvalue)
     if isinstance(lvalue, typed.BitField):
         raise DError("cannot take address of bit-field", span, "D_ADDROF_BITFIELD")

@@ -128,8 +128,8 @@ class Scope:
         self._being_assigned: list[str] = []
 
     def _structure(self, tag: str) -> StructType | None:
-        """Return the structure with this tag that the system's dialect defines (one of the Dynamic
-        Tracing Guide's); None if the dialect defines no such structure.
+        """Return the structure with this tag from the system's dialect, which defines structures
+        of the Dynamic Tracing Guide; None if the dialect defines no such structure.
         """
         return self.environment.dialect().structures.get(tag)
 

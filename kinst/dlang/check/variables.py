@@ -361,6 +361,9 @@ def _step_variable(
 ) -> typed.Expr:
     """Check ++ or -- of a variable. A variable without a type becomes an int64_t of value 0, as in
     libdtrace.
+
+    Args:
+        post: whether the operator is after its operand, so that the result is the old value.
     """
     reference = reference_to_change(node.operand, node.op, scope, check)
     variable = scope.variables.get(reference.name)
@@ -534,8 +537,9 @@ def _store_to(
 
 
 def _from_root(address: typed.Expr) -> typed.Expr:
-    """Return a copy of an address expression, with a BaseAddress in place of the structure variable
-    from which it is computed. Codegen puts the address of the variable's element there.
+    """Return a copy of an address expression in which a BaseAddress replaces the structure variable
+    that the address is computed from. For a BaseAddress, codegen uses the address of the variable's
+    element.
     """
     if isinstance(address.type, StructType):
         return BaseAddress(PointerType(address.type), address.span)
@@ -562,7 +566,11 @@ def _assign_memory(node: tree.AssignmentNode, scope: Scope, check: Check) -> typ
 def _step_memory(
     node: tree.PrefixNode | tree.PostfixNode, scope: Scope, check: Check, *, post: bool
 ) -> typed.Expr:
-    """Check ++ or -- of an lvalue in memory. Raises DError D_OP_SCALAR, D_OP_VFPTR."""
+    """Check ++ or -- of an lvalue in memory. Raises DError D_OP_SCALAR, D_OP_VFPTR.
+
+    Args:
+        post: whether the operator is after its operand, so that the result is the old value.
+    """
     lvalue = _stored_lvalue(node.operand, node.op, scope, check)
     type_, span = scope.types.defined(lvalue.type), node.span
     old = Before(type_, node.operand.span)
@@ -579,6 +587,10 @@ def assignment(node: tree.AssignmentNode, scope: Scope, check: Check) -> typed.E
 def step(
     node: tree.PrefixNode | tree.PostfixNode, scope: Scope, check: Check, *, post: bool
 ) -> typed.Expr:
-    """Check ++ or -- of any operand; return its typed tree."""
+    """Check ++ or -- of any operand; return its typed tree.
+
+    Args:
+        post: whether the operator is after its operand, so that the result is the old value.
+    """
     change = _step_memory if _is_memory(node.operand, scope) else _step_variable
     return change(node, scope, check, post=post)

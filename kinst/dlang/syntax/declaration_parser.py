@@ -25,7 +25,8 @@ def provider(parser: ExpressionParser, sources: Sources) -> tree.ProviderNode:
     D_SYNTAX, D_DECL_*.
 
     Args:
-        sources: parses the probes at which a library's probe fires, from the current token on.
+        sources: parses the descriptions and the predicate in the declaration of a library's probe:
+            where and when the probe fires. They follow the current token, =.
     """
     parser.advance()
     name = _name(parser, "the provider's name expected")
@@ -116,8 +117,9 @@ class DeclarationParser(ExpressionParser):
     def declares(self, head: Token) -> bool:
         """Return whether a declaration, rather than a clause, begins with this token.
 
-        The lexer reads the start of a clause or declaration as a probe description. So the token of
-        a declaration may be more than one word of a type: int, struct, uint64_t*x, or int*.
+        The lexer reads the first word of a clause or declaration as a probe description. If a
+        declaration begins, the token may have a * and a name after the type's word: int, struct,
+        int*, or uint64_t*x.
         """
         if head.kind != "description" or ":" in head.text:
             return False

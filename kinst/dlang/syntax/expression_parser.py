@@ -219,8 +219,8 @@ class ExpressionParser(TypeParser):
         raise self.unexpected()
 
     def _name(self, token: Token) -> tree.ExprNode:
-        """Parse a name in an expression. A keyword is an error. The name of a type becomes a
-        variable if the program assigns to it.
+        """Parse a name in an expression. A keyword is an error. The name of a type is an error too,
+        unless the program assigns to it; from then on it is the name of a variable.
         """
         if token.text == "offsetof":
             return self._offsetof()

@@ -41,13 +41,13 @@ class _IfSplitter:
     predicate: tree.ExprNode | None = None
 
     def block(self, statements: tuple[tree.Statement, ...], inside: tree.ExprNode) -> None:
-        """Add the statements of a block. The statements in an if's branches go to further clauses,
-        and so do the statements after the if.
+        """Add the statements of a block: of the clause's body, or of a branch of an if. The
+        statements in an if's branches go to further clauses, and so do the statements after the if.
 
         Args:
             statements: the statements of the block.
-            inside: a D expression that is true if control is in this block: the predicate for
-                clauses with the block's statements after an if.
+            inside: a D expression that is true if control has come to this block. If the block has
+                statements after an if, this is the predicate of their clauses.
         """
         for statement in statements:
             if not isinstance(statement, tree.IfNode):

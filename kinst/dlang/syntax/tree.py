@@ -110,8 +110,8 @@ class TernaryNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class PointerNode:
-    """A * that is not directly after a type's words, such as that in int (*)[4]. TypeNode.stars
-    counts the others.
+    """A * that is not directly after a type's words, such as the one in int (*)[4]. TypeNode.stars
+    counts the * that are directly after the words.
     """
 
 
@@ -322,14 +322,16 @@ class ProbeDeclarationNode:
     span: Span
     # The probes at which a library's probe fires.
     descriptions: tuple[DescriptionNode, ...] = ()
-    # Whether it fires there; None if it always does.
+    # The library's probe fires only if this expression is true; None if it always fires.
     predicate: ExprNode | None = None
     # Why the system has no such probe; "" if it has.
     refusal: str = ""
 
     @property
     def is_over_others(self) -> bool:
-        """Whether the declaration is that of a library: a probe over other probes, or a refusal."""
+        """Whether the declaration is of the kind that D libraries have: it says at which other
+        probes this probe fires, or why the system has no such probe.
+        """
         return bool(self.descriptions or self.refusal)
 
 

@@ -39,8 +39,8 @@ class Prototype:
         result: type of its result.
         parameters: its parameters, in order.
         required: how many of the parameters must be passed.
-        destructive: whether it writes to the traced process (Dynamic Tracing Guide, "Destructive
-            Actions").
+        destructive: whether it writes to the memory of the process in which the probe fires
+            (Dynamic Tracing Guide, "Destructive Actions").
     """
 
     name: str
