@@ -193,10 +193,10 @@ class _Expander:
         ]  # fmt: skip
 
     def _replacements(self, clause: tree.ClauseNode) -> dict[str, dict[ProbePattern, list[_Meant]]]:
-        """Return the descriptions that replace a clause's descriptions, by condition (a D
-        expression; "" if there is no condition) and then by description. The value of a replacing
-        description is the list of original descriptions that it replaces. A description without
-        inline functions replaces itself.
+        """Return the descriptions that replace a clause's descriptions. The outer map is by
+        condition (a D expression; "" if there is no condition). The inner map has, for each
+        replacing description, the list of original descriptions that it replaces. A description
+        other than kinst::F:entry and kinst::F:return replaces itself.
         """
         sites: dict[str, dict[ProbePattern, list[_Meant]]] = {}
         for description in clause.descriptions:
@@ -302,8 +302,8 @@ class _Expander:
         copies: int,
     ) -> list[tuple[str, _Named]]:
         """Return (condition, description) of every site of a function's copies, in the order of the
-        copies. The description names the site's instruction, kinst::CALLER:OFFSET. A site that
-        leaves several copies is returned once for each of them.
+        copies. The description names the site's instruction, kinst::CALLER:OFFSET. A site at which
+        control leaves several copies is returned once for each of these copies.
 
         Args:
             regions: the copies that have code.
@@ -399,9 +399,9 @@ class _Expander:
         """Return the error for a description that has no site.
 
         Args:
-            functions: debug information of the functions with this name.
-            copies: number of its inlined copies.
-            note: why its copies are left out.
+            functions: debug information of the functions that the description names.
+            copies: number of inlined copies of these functions.
+            note: why the copies are left out.
         """
         name = pattern.function
         for die in functions:

@@ -8,7 +8,8 @@ A node is a basic block: control enters it only at its first instruction. The ru
 - A computed jump leads to the branch targets in the function's jump tables, and to every node
   without another predecessor. An edge that control never takes does little harm: less code counts
   as part of an inlined copy. A missing edge would move the copy's entry to a wrong address.
-- An instruction that may fault on purpose also leads to its fix-up code, for the same reason.
+- An instruction that may fault on purpose also leads to its fix-up code. Without this edge, the
+  copy's entry could move to a wrong address as well.
 
 Tested by tests/sugar/test_inline.py.
 """

@@ -11,9 +11,10 @@ of a copy are the edges that leave it in the flow graph of the function that con
   has not left the copy if it comes back to the copy without passing the entry.
 - If control comes to the entry again, one stay in the copy ends and the next begins.
 
-So every run has as many returns as entries, except for stays that have not ended. If a copy is one
+So a copy has as many returns as entries, except for stays that have not ended. If a copy is one
 address range that is entered at its start, its exits are exactly the instructions with a successor
-outside the range. Calls come back, so a call is an exit only if it is the last instruction.
+outside the range. Calls come back, so a call is an exit only if it is the last instruction of the
+range.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ def regions_of(copies: Iterable[InlineCopy]) -> Regions:
 
 
 def graphs_of(regions: Sequence[CopyRegion], kernel: Kernel) -> dict[int, Graph]:
-    """Return, by the region's entry address, the flow graph of the function that contains each
-    region (the code of an inlined copy). A region whose entry is in no function has no graph.
+    """Return the flow graphs of the functions that contain these regions, each graph by the entry
+    address of its region. A region whose entry is in no function has no graph.
     """
     whole: dict[int, tuple[Sequence[Function], list[CopyRegion]]] = {}
     for region in regions:
@@ -179,10 +180,10 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
     fault). Then the exit is the instruction to which the edge leads, provided that no edge from
     outside the copy leads there.
 
-    If neither of the two can be the exit (mostly at the instruction of a static key), the node
-    counts as outside of the copy, with all nodes that control can reach from it before the copy's
-    entry runs again. Control then leaves the copy when it comes to this node, so there are still as
-    many returns as entries.
+    If neither of these two instructions can be the exit (mostly at the instruction of a static
+    key), the node counts as outside of the copy. So do all nodes that control can reach from it
+    without passing the copy's entry. Control then leaves the copy when it comes to this node, so
+    there are still as many returns as entries.
 
     Args:
         stay: the nodes in which control is inside the copy.
@@ -201,8 +202,8 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
 def _exits(
     inside: Collection[int], entry: int, graph: Graph, refused: Callable[[int], bool]
 ) -> tuple[list[CopyExit], list[int]]:
-    """Return the exits from these nodes, and the nodes from which control can leave although no
-    site can be planted for it.
+    """Return the exits of a copy, and those of its nodes from which control can leave the copy
+    although no site can be planted for this exit.
 
     Args:
         inside: the nodes of the copy.

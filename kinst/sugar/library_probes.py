@@ -9,8 +9,8 @@ the other probes:
 If this is in sched.d, the clause of a description sched:::wakeup becomes a clause of
 fbt::wake:entry, in which args[1] is xlate < psinfo_t * > ((struct thread *)arg0). The probes that
 match get the name sched:::wakeup (ProbePattern.library). If a library declares a probe several
-times, each declaration whose arguments fit the kernel's types counts, for those of its descriptions
-that no earlier declaration has.
+times, the probe fires at the descriptions of all declarations whose arguments fit the kernel's
+types. If several of these declarations have the same description, the first of them counts.
 
 Tested by tests/sugar/test_library_probes.py.
 """
@@ -52,8 +52,8 @@ class _Declared:
 
 
 class LibraryProbes:
-    """The probes of D libraries, and of the providers that a program itself declares over other
-    probes.
+    """The probes that D libraries declare, and those that the programs themselves declare in the
+    same form: with descriptions of other probes, at which they fire.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class LibraryProbes:
         return replace(program, items=tuple(items)) if changed else program
 
     def _clause(self, clause: tree.ClauseNode) -> list[tree.ClauseNode]:
-        """Return the clauses that replace a clause: one for the descriptions of other probes, and
-        one for each probe of a library.
+        """Return the clauses that replace a clause: one with the descriptions that may match probes
+        outside the libraries, then one or more for each matched probe of a library.
         """
         plain: list[tree.DescriptionNode] = []
         clauses: dict[ProbeName, list[tree.ClauseNode]] = {}
@@ -174,8 +174,8 @@ class LibraryProbes:
         that fit the traced kernel. Raises DError.
 
         Args:
-            description: the description of the clause that the probe matches.
-            alone: whether the description names this probe.
+            description: the clause's description that matches the probe.
+            alone: whether the description names this probe; False if a glob matches it.
         """
         marked = LibraryProbe(declared.name, alone)
         return [
@@ -190,7 +190,14 @@ class LibraryProbes:
         probe: tree.ProbeDeclarationNode,
         marked: LibraryProbe,
     ) -> tree.ClauseNode:
-        """Return the clause that runs for one declaration of a library's probe. Raises DError."""
+        """Return the clause that runs for one declaration of a library's probe. Raises DError.
+
+        Args:
+            clause: the clause that has the description.
+            description: the description that matches the library's probe.
+            probe: the declaration.
+            marked: the library's probe, which the new descriptions get as ProbePattern.library.
+        """
         body = _Body(marked.name, probe)
         predicate = None if clause.predicate is None else body.of(clause.predicate)
         if probe.predicate is not None:
@@ -259,7 +266,7 @@ class LibraryProbes:
         return ""
 
     def _is_type(self, written: tree.TypeNode, type_: DType) -> bool:
-        """Return whether a type in a library means a type of the kernel."""
+        """Return whether a type in a declaration is compatible with a type of the kernel."""
         try:
             return same(Types(self._types).resolve(written), type_)
         except KinstError:

@@ -152,7 +152,8 @@ def expand_locals(
     """Replace every locals->NAME and print(locals) in a program.
 
     An instruction at which a variable cannot be read is left out, with a note for the user. Raises
-    DError if no instruction remains, or if the description names one instruction.
+    DError if no instruction of a description remains, or if the left-out instruction is one of
+    several that its probe must have (MatchedInstruction.fixed).
 
     Args:
         places: returns the instructions that a description matches.
