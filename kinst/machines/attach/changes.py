@@ -116,7 +116,7 @@ class Changes:
 
         Args:
             read: reads memory.
-            last: ranges [start, end) of code to leave as they are for now.
+            last: ranges [start, end) of code to leave out, since it is restored later (hooks).
         """
         writes: list[tuple[int, bytearray]] = []
         page, live = -1, b""
@@ -137,10 +137,10 @@ class Changes:
         return [(at, bytes(data)) for at, data in writes]
 
     def undone(self, last: Sequence[tuple[int, int]] = ()) -> None:
-        """Record that all code was restored.
+        """Record that the writes of restored() were made: only code in `last` is still changed.
 
         Args:
-            last: ranges [start, end) of code that were not restored.
+            last: the ranges [start, end) of code that restored() has left out.
         """
         self.text, self.noted = self._inside(last), {}
 

@@ -256,7 +256,8 @@ class Guardian:
         return Reached(pieces, root, top, text, rsp.agreed, debugger.seen)
 
     def settle(self, page_tables: int | None, allocator: PageAllocator | None) -> tuple[str, int]:
-        """Store what the kernel's system knows, and undo what an earlier kinst has left.
+        """Store where the guest's kernel has its page tables and its page allocator, and undo
+        changes that an earlier kinst has left in the machine.
 
         Returns a sentence that says what was undone ("" if nothing was left), and -1 in place of a
         file descriptor, since the answer has none.

@@ -35,9 +35,9 @@ class GuestAllocation:
     """Memory that kinst has allocated in the guest.
 
     Attributes:
-        pieces: the blocks that QEMU and kinst share.
-        tables: the block for page tables, which is not shared.
-        shared: whether blocks may be shared now.
+        pieces: the blocks for scratch, which share() shares between QEMU and kinst.
+        tables: the block for page tables, which is never shared.
+        shared: whether `pieces` are shared, or may be because share() has failed midway.
         was: (host address, bytes, file descriptor, offset) of files that QEMU had mapped where the
             blocks are; None as long as that is not known.
     """
@@ -49,12 +49,12 @@ class GuestAllocation:
 
     @property
     def size(self) -> int:
-        """Bytes of all blocks that are shared."""
+        """Bytes of all blocks in `pieces`."""
         return sum(size for _, _, size in self.pieces)
 
     @property
     def frames(self) -> list[int]:
-        """Physical address of each 2 MB of the shared blocks, in order."""
+        """Physical address of each 2 MB of the blocks in `pieces`, in order."""
         return [
             physical + at for _, physical, size in self.pieces for at in range(0, size, LEAF_SIZE)
         ]

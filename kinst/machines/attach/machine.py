@@ -150,8 +150,8 @@ class AttachedVm(StubTarget):
     def _ask(self, *message: object) -> tuple[Any, int]:
         """Send a request to the guardian; return its answer, and a file descriptor or -1.
 
-        After an interrupt during a request, kinst closes its connection to the stub: the guardian
-        completes the request, and then undoes all changes.
+        If the user interrupts kinst (Ctrl-C) during a request, kinst closes its connection to the
+        stub: the guardian completes the request, and then undoes all changes.
         """
         try:
             return self._guardian.ask(*message)
@@ -240,8 +240,11 @@ class AttachedVm(StubTarget):
         self._guardian.tell("written")
 
     def write_switches(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        """Write switches like code, and then forget that they were changed. If kinst is killed
-        before that, the guardian undoes the write before the guest runs."""
+        """Make the writes that turn static keys on or off (System.switched()).
+
+        The guardian does not undo them when the trace ends. It undoes them only if kinst is killed
+        before all of them are made; the guest does not run in between.
+        """
         self._write(writes)
         self._journal.kept()
         self._guardian.tell("kept")

@@ -160,8 +160,9 @@ class Device:
             exits: patches of trampolines, which the module writes after all sites have been
                 restored, so that threads leave chains of trampolines.
             handler: address of the function that handles breakpoints; 0 without breakpoints.
-            active: address of a u64 in scratch that is 1 while clauses run; the module sets it to 0
-                before it restores the sites because no request came in time.
+            active: address of a u64 in scratch: 1 if clauses are turned on, 0 if they are turned
+                off. If no request comes for `seconds`, the module sets it to 0 and then
+                restores the sites.
             seconds: time without a request after which the module restores all sites.
 
         Raises TargetError.
@@ -191,8 +192,9 @@ class Device:
         Args:
             period: period in ns.
             function: address of the function.
-            active: address of a u64 in scratch that is 1 while clauses run; the module sets it to 0
-                before it stops the timers because no request came in time.
+            active: address of a u64 in scratch: 1 if clauses are turned on, 0 if they are turned
+                off. If no request comes for `seconds`, the module sets it to 0 and then
+                stops the timers.
             seconds: time without a request after which the module stops all timers.
 
         Raises TargetError.

@@ -81,8 +81,8 @@ def check() -> None:
 class TracedProcess(Target):
     """Target for a user program.
 
-    The memory of scratch belongs to kinst and is shared with the program. It stays mapped until the
-    program ends, since a thread may sleep in it.
+    The memory of scratch belongs to kinst and is shared with the program. It stays mapped after the
+    trace, since a thread may sleep in it. A later trace of the program unmaps it if no thread does.
     """
 
     abilities = Abilities(writes_code=True, runs_commands=True)
@@ -130,9 +130,12 @@ class TracedProcess(Target):
         )
 
     def _counters(self) -> int:
-        """Return how many bytes all threads' counters may have: _COUNTERS, or less if two areas of
-        that size, this trace's and a later one's, do not fit at addresses that a distance of 32
-        bits reaches from the lowest gs base."""
+        """Return how many bytes the counters of all threads together may have.
+
+        There must be room for two areas of that size, one for this trace and one for a later
+        trace, at addresses that a distance of 32 bits reaches from the lowest gs base. The result
+        is _COUNTERS if that is so, otherwise less.
+        """
         taken = self._taken()
         size = _COUNTERS
         while size > _LEAST_COUNTERS:
@@ -245,7 +248,8 @@ class TracedProcess(Target):
             self._program.stop()
 
     def resume(self) -> None:
-        """Let the program run. Does nothing before its command has been started."""
+        """Let the program run. Does nothing before start_command() for a program that kinst has
+        executed."""
         if self._started and not self.is_over:
             self._program.resume()
 

@@ -60,7 +60,7 @@ class StubView:
 
     Attributes:
         threads: the stub's names of its threads, one for each CPU.
-        registers: the registers of a thread.
+        registers: names, sizes and numbers of the registers, which are the same for each thread.
     """
 
     threads: tuple[str, ...]
@@ -162,13 +162,13 @@ class Debugger:
             old.expire()
 
     def rewrite(self, cpu: int, name: str, distance: int) -> None:
-        """Read a register that the stub does not name, and write the same value back, for the side
-        effect of the write (Board.TIMERS).
+        """Read a register that has a number but no name in the stub's description, and write the
+        same value back. The write has a side effect, such as arming a timer (Board.TIMERS).
 
         Args:
             cpu: a stopped CPU.
-            name: a register that the stub names, of the same size.
-            distance: the register's number minus the number of the register `name`.
+            name: another register of the same size, which has a name.
+            distance: number of the register to rewrite, minus the number of `name`.
         """
         self._need_stopped("registers can be written")
         self._file.rewrite(self._threads[cpu], name, distance)
@@ -243,8 +243,11 @@ class Debugger:
             self._rsp.ask_ok(self._removals([address]), f"remove a breakpoint at {address:#x}")
 
     def _takes_register(self, address: int) -> bool:
-        """Return whether the breakpoint to insert at an address is a hardware breakpoint: one that
-        has a register of the processor already, or gets one that is free."""
+        """Return whether to insert a hardware breakpoint at an address.
+
+        The answer is yes if a register of the processor is assigned to the address. If none is
+        assigned and a register is free, assign it.
+        """
         if len(self._in_hardware) < self.hardware_breakpoints:
             self._in_hardware.add(address)
         return address in self._in_hardware
@@ -269,11 +272,11 @@ class Debugger:
         ]
 
     def _selection(self) -> list[bytes]:
-        """Return the requests after which QEMU can write breakpoints into the kernel's code: under
-        KVM, the selection of a CPU that is in the kernel.
+        """Return the requests to send before QEMU writes breakpoints into the kernel's code.
 
-        While all CPUs are in user mode, the machine runs for short moments until a CPU is in the
-        kernel. Raises TargetError if that does not happen within _RUNS moments.
+        Under KVM this is one request, which selects a CPU that is in the kernel; otherwise there is
+        none. While all CPUs are in user mode, the machine runs for short moments until a CPU is in
+        the kernel. Raises TargetError if that does not happen within _RUNS moments.
         """
         if not self.hardware_breakpoints:
             return []

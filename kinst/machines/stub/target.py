@@ -22,8 +22,8 @@ class StubTarget(Target):
     Attributes:
         _rsp: the connection to the stub.
         _stub: the CPUs, reached by that connection.
-        _lost: the reason of Gone if the stub closes the connection.
-        _ended: the reason of Gone if the stub reports the end of the machine.
+        _lost: what to tell the user (Gone.reason) if the stub closes the connection.
+        _ended: what to tell the user (Gone.reason) if the stub reports the end of the machine.
     """
 
     _rsp: Rsp

@@ -121,8 +121,11 @@ class BootingVm(Vm):
         return KernelLocation(self._text, time=self.run_time())
 
     def _slide_by(self, leap: Leap) -> int:
-        """Return how far KASLR has moved the kernel, as the register tells by which the kernel
-        jumps into its own address space.
+        """Run the guest up to the jump by which the kernel enters its own address space, and return
+        how far KASLR has moved the kernel, as the register with the jump's target tells.
+
+        Args:
+            leap: the jump.
         """
         places = self.qemu.search(leap.code)
         if not places:
@@ -263,8 +266,10 @@ class BootingVm(Vm):
         return 0
 
     def start_command(self) -> None:
-        """Let the command run if it is ready; otherwise let wait() prepare it as soon as kinst's
-        init is ready for it, and return CommandReady then.
+        """Let the command run if it has been prepared.
+
+        Otherwise the next calls of wait() prepare it, as soon as kinst's init can do so. When it
+        is prepared, wait() stops the machine and returns CommandReady.
         """
         if self._is_ready:
             self._is_ready = False
@@ -274,9 +279,10 @@ class BootingVm(Vm):
             self._step = next(self._steps)
 
     def _preparing(self) -> Iterator[Callable[[], bool]]:
-        """Prepare the stored command in steps. Before each step, yield a function that returns
-        whether the step can begin; the last of these functions returns whether the command is
-        ready.
+        """Prepare the stored command in steps, between which the guest must do something.
+
+        Each time, yield a function that returns whether the guest has done it; the caller then asks
+        for the next step. The command is prepared when the last function returns True.
         """
         yield self._hears_init
         for _ in self._mounting():

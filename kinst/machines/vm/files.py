@@ -65,8 +65,8 @@ class Surroundings:
 def shares(root: Path | None, writable: Sequence[Path]) -> tuple[Share, ...]:
     """Return the folders of the host that --root and --rw share with the guest.
 
-    For commands, a folder of --rw inside the root keeps its place in the root; any other folder of
-    --rw has the same path as on the host.
+    A command whose root is `root` finds a folder of --rw that is below `root` at its path relative
+    to `root`. It finds any other folder of --rw at the path that the folder has on the host.
 
     Args:
         root: the folder of --root, None without one.
@@ -110,11 +110,11 @@ def in_surroundings(command: str, around: Surroundings) -> str:
 
 
 def slots(shared: Sequence[Share], kind: str) -> list[str]:
-    """Return QEMU's arguments that add one empty slot for each folder's device; plug() fills the
-    slot.
+    """Return QEMU's arguments that add, for each folder, an empty PCI slot. plug() inserts the
+    folder's device there.
 
     Args:
-        kind: QEMU's name of the device that is a slot.
+        kind: QEMU's name for a slot (Board.CARD_SLOT).
     """
     argv: list[str] = []
     for number, share in enumerate(shared):

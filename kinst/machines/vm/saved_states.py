@@ -113,7 +113,8 @@ class SavedStates:
         return size
 
     def _tidy(self, newest: str) -> None:
-        """Delete the least recently used saved states until the rest is within the limit.
+        """Delete the least recently used saved states until those that are left take no more than
+        the limit.
 
         Also delete files that a killed process has left half-written.
 
