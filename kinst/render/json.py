@@ -147,8 +147,8 @@ def record_template(
         clause: index of the clause.
         fields: the values of a record.
         frames: finds the names of addresses.
-        prefix: returns the start of a line, up to the time. Its argument is the u64 with probe id
-            and CPU in the record's header.
+        prefix: returns the text of a line before the value of its time. Its argument is the u64
+            with probe id and CPU in the record's header.
     """
     out = TemplateBuilder()
     out.column("%s", lambda rows: [prefix(v) for v in values_of(rows, _PROBE_AND_CPU, False)])

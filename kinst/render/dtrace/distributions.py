@@ -75,7 +75,7 @@ def bar(
 
     Args:
         count: value of the bar.
-        shown: the number.
+        shown: the number on the right: the value after normalize().
         total: value of a full bar.
         positives: whether the drawing has bars of positive values. With both signs, each gets half
             of the columns.
@@ -151,8 +151,9 @@ def distribution(
 def used_range(function: AggFunction, rows: Sequence[Sequence[int]]) -> tuple[int, int]:
     """Return the first and the last bucket that aggpack shows in all rows of an aggregation.
 
-    For lquantize() these are all buckets. For quantize() they are those with data in any row, with
-    an empty bucket on either side, but none before the bucket of 0."""
+    For lquantize() all buckets are shown. For quantize() they are those with data in any row, with
+    an empty bucket on either side. If the first bucket with data is that of 0, it is also the first
+    one shown."""
     if function.name == "lquantize":
         return 0, len(rows[0]) - 1
     used = [i for counts in rows for i, count in enumerate(counts) if count]

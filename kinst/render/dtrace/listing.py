@@ -44,9 +44,9 @@ def planned_rows(probes: Sequence[ListedProbe]) -> str:
     """Return the text of -l -v: the rows of -l, with details below each.
 
     The details of an instruction are its bytes, how it is planted or why it is refused, its source
-    line, which site's trampoline chains to it, and why it is not planted in a better way. Other
-    probes have a report of their stability. The instructions of a provider have equal reports, so
-    the report comes once, after the last of them.
+    line, which site's trampoline chains to it, and why it is not planted in a better way. Below a
+    probe that is no instruction is the report of its stability. All instructions of a provider have
+    equal reports, so this report comes once, after the last of them.
     """
     lines = [LIST_HEADER]
     shown: set[int] = set()
