@@ -122,6 +122,9 @@ def _actions(
 def _finished(clause: _CheckedClause, index: int) -> typed.Clause:
     """Complete the actions of a clause once all aggregations are known; return the typed clause.
     Raises DError.
+
+    Args:
+        index: index of the clause among the program's clauses.
     """
     actions = tuple(a if isinstance(a, typed.Action) else a() for a in clause.actions)
     check_order(actions)
