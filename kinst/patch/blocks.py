@@ -45,7 +45,7 @@ class BlockRules:
     Attributes:
         first: offset of the first free counter from the per-CPU base; if all CPUs share the
             counters, its address.
-        count: number of free counters; they follow the first one.
+        count: number of free counters, with the first one; they follow one another in memory.
         faulting: addresses of instructions that are expected to fault.
     """
 

@@ -88,7 +88,7 @@ class Described(Protocol):
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """Where arg0, arg1, ... are, for a probe with a site."""
+        """How to find arg0, arg1, ... when the probe fires; empty if it has no arguments."""
         ...
 
 

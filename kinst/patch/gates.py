@@ -55,7 +55,8 @@ def predecessors_of(
         target: index of the instruction in the same function that the direct jump or branch leads
             to, or -1.
         follows: whether the instruction comes directly after the previous one.
-        elsewhere: whether anything else leads to the instruction, such as a call of its function.
+        elsewhere: whether control may also come to the instruction in another way than from the
+            instruction before it or by a direct jump or branch of its function, such as by a call.
     """
     returned_to = np.zeros(len(sites), np.bool_)
     returns = flows.falls & ((flows.kind == CALL) | (flows.kind == TRAP))

@@ -16,8 +16,8 @@ instruction may be inside a run only if it is not a leader. Control can enter by
   machine's memory for those when it plants.
 
 Many functions are analysed together. Their instructions have indexes, in address order. Their bytes
-are numbered consecutively, one function after another. A function's numbers include some bytes of
-the padding after it: as many as a run at its end may cover.
+have consecutive positions, one function after another. After the bytes of a function, some bytes of
+the padding after it have positions as well: as many as a run at the function's end may cover.
 """
 
 from __future__ import annotations
@@ -130,9 +130,9 @@ class _FunctionRows:
         of: index of each instruction's function.
         position: position of each instruction's first byte (CodeLines.position).
         follows: for each instruction, whether the previous one is in the same function.
-        base: position of the first byte of each function; as a last element, how many bytes all
-            functions have.
-        row_at: for each byte, the index of the instruction that begins there, or -1.
+        base: position of the first byte of each function; as a last element, the number of all
+            positions.
+        row_at: for each position, the index of the instruction that begins there, or -1.
     """
 
     functions: Sequence[Function]
@@ -151,7 +151,7 @@ class _FunctionRows:
 
     @property
     def end(self) -> I64:
-        """Number of the byte after each instruction."""
+        """Position of the first byte after each instruction."""
         return self.position + self.columns.size
 
     def rows_of(self, addresses: U64, of: I64) -> I64:
@@ -293,9 +293,10 @@ class Leaders:
     ) -> FoundRuns:
         """Choose runs and gates as runs() does, for a kernel in which kinst plants no traps.
 
-        An instruction that only a trap could plant is not displaced, so its branch leads to the
-        target in the kernel's text. No run contains such an instruction, or has such a target after
-        its first instruction.
+        Only a trap could plant an instruction that has no room for a jump, is in no run and has a
+        predecessor that is unknown or not displaced. kinst does not displace such an instruction,
+        so no run contains it. If it is a branch, it still leads to its target in the kernel's text,
+        so that target may be only the first instruction of a run.
 
         Args:
             planted: the instructions, each with whether it has room for a jump of its own.
@@ -671,7 +672,7 @@ class Leaders:
 
     def _read(self, code: _FunctionRows, which: I64, text: U8) -> None:
         """Read the live bytes of some functions, and the bytes directly after each function, and
-        store each byte in `text` at its number.
+        store each byte in `text` at its position (_FunctionRows).
 
         Args:
             code: the functions.

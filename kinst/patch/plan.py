@@ -170,8 +170,9 @@ class Plan:
             undone the other patches, so that a thread leaves its chain within one turn of a loop.
         chained: addresses of the sites that another site's trampoline leads to, ascending.
         runs: jumps over several instructions; planting decides between each jump and its `instead`.
-        sites: the site of each trampoline, in the order of `text`. Its way is "run" inside a run,
-            or "" without a probe.
+        sites: the site of each trampoline, in the order of `text`, with its way: WantedSite.way,
+            except that it is "run" for an instruction with a probe in a planned run, and "chain"
+            for an instruction that is reached only from displaced instructions (without traps).
         stubs: code that leads from the patches of sites within blocks to their trampolines.
         sums: how to compute the counters of instructions from those of blocks and stubs.
         branches: addresses of original instructions that branches of trampolines lead to, or will

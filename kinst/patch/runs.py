@@ -282,9 +282,10 @@ def find_runs(
         planted: for each instruction, whether it is planted.
         own: for each instruction, whether it is planted and has room for a jump of its own.
         jump: size of a jump in bytes.
-        reached: for each instruction, whether all its predecessors are displaced. Control is not
-            known to reach a trap at such an instruction, so the number of these traps only decides
-            between choices that are otherwise equal.
+        reached: for each instruction, whether all its predecessors are displaced, so that control
+            is not known to reach a trap there. First, as few traps as possible are at all other
+            instructions; of the choices that are equal in this, the choice with the fewest traps at
+            these instructions is taken. None if there are no such instructions.
     """
     around = near(lines.position, planted & ~own, jump)
     row = np.flatnonzero(around)
@@ -337,9 +338,9 @@ def _choose(row: I64, end: I64, gain: I64, useful: Bools, alone: I64, first: Boo
     Args:
         row: index of the instruction at which each run begins, ascending.
         end: for each run, index after its last instruction.
-        gain: worth of each run if it is chosen.
+        gain: worth of each run if it is chosen, in the same unit as `alone`.
         useful: for each run, whether it may be chosen.
-        alone: for each run, worth of its first instruction if no chosen run begins there.
+        alone: for each run, worth of its first instruction if no chosen run contains it.
         first: for each run, whether its first instruction begins a stretch of code, so that no
             earlier run reaches it.
     """

@@ -19,7 +19,7 @@ class WantedSite:
         way: how the instruction is planted: "jump" or "trap". For an instruction without a probe,
             "gate" if it gets a jump of its own, or "" if it is displaced only because it is in a
             run.
-        bodies: the work at a hit.
+        bodies: the parts of the work at a hit (core/bodies.py), in order.
         following: live bytes after the instruction.
         rerun_prefix: live bytes before the instruction that the trampoline runs again
             (Isa.rerun_starts).
