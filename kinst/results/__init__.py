@@ -112,8 +112,12 @@ class Records(list[Record]):
 
 
 def _named(record: Record) -> Iterator[tuple[str, Value]]:
-    """Yield (name, value) for each of a record's values. The name is the traced expression; if that
-    is empty or occurs twice, the value's position is appended."""
+    """Yield (name, value) for each of a record's values.
+
+    The name is the traced expression. If the expression occurs twice in the record, the value's
+    position in the record (from 1) is appended; if it is empty, the name is "value" and the
+    position.
+    """
     names = [value.name for value in record.values]
     for k, value in enumerate(record.values, 1):
         alone = value.name and names.count(value.name) == 1
