@@ -242,8 +242,8 @@ class AttachedVm(StubTarget):
     def write_switches(self, writes: Sequence[tuple[int, bytes]]) -> None:
         """Make the writes that turn static keys on or off (System.switched()).
 
-        The guardian does not undo them when the trace ends. It undoes them only if kinst is killed
-        before all of them are made; the guest does not run in between.
+        The guardian does not undo these writes at the end, unless kinst fails or is killed before
+        it has made all of them; the guest does not run meanwhile.
         """
         self._write(writes)
         self._journal.kept()
