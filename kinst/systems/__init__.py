@@ -52,8 +52,8 @@ class FileRules(Protocol):
         ...
 
     def counterpart(self, name: str) -> str:
-        """Return, for a hint, what kernels of this system have in place of a function that only
-        another system's kernel has; "" if nothing is known."""
+        """Return what kernels of this system have in place of a function that only another system's
+        kernel has; "" if nothing is known. An error message shows it as a hint."""
         ...
 
 
@@ -64,7 +64,7 @@ class SystemKind(Protocol):
     name: str
     # Whether this is the system for kernels that no other system knows.
     fallback: bool
-    # Whether kinst itself runs on this system, and fetches kernels of this system.
+    # Whether kinst itself runs on this system, and downloads kernels of this system.
     hosts: bool
 
     def knows(self, elf: Elf) -> bool:
@@ -142,8 +142,8 @@ def of_image(elf: Elf) -> SystemKind:
 def of_host() -> SystemKind:
     """Return the system that kinst itself runs on; the fallback system if kinst does not know it.
 
-    kinst fetches kernels of this system. If no kernel is traced, BEGIN, END and timers use its
-    dialect of D.
+    The kernels that kinst can download are kernels of this system. A program that needs no kernel,
+    because it has only BEGIN, END and timers, uses this system's dialect of D.
     """
     own = next((kind for kind in _kinds() if kind.hosts and not kind.fallback), None)
     return own or next(kind for kind in kinds() if kind.fallback)

@@ -133,19 +133,21 @@ def _locate(
 ) -> tuple[int, bool]:
     """Find where the kernel's code is in live memory.
 
-    One possible slide is 0. Each address in `location` may give another: if the file has the live
-    code of this address at exactly one linked address, the slide is the difference of the two.
-    kinst compares samples of the file's code with memory for each possible slide, and takes the
-    slide with the best agreement.
+    One possible slide is 0. Each address in `location` may give another one: kinst searches the
+    file for the code that memory has there. If the file has this code at exactly one linked
+    address, the possible slide is the running address minus this linked address. For each possible
+    slide, kinst compares samples of the file's code with memory, and takes the slide with the most
+    equal samples.
 
     Args:
         functions: the file's functions, at linked addresses.
         location: addresses inside the kernel's live code.
 
     Returns:
-        The slide (running address minus linked address), and whether the code is in memory at all.
+        The slide, and True. (0, False) if memory has no code at all where the samples should be,
+        because the kernel is not loaded yet.
 
-    Raises KinstError if memory has another kernel's code.
+    Raises KinstError if memory has other code there: another kernel runs.
     """
     samples = [f.address for f in functions if f.size >= _SAMPLE]
     samples = samples[:: max(1, len(samples) // _SAMPLES)]
@@ -255,8 +257,8 @@ class PlainFile:
 
 
 class ElfKind:
-    """The fallback system, which takes any ELF file as its kernel's; also the base class of systems
-    that know more. Implements SystemKind (kinst/systems/__init__.py)."""
+    """The fallback system: it accepts any ELF file as one of its kernels. It is also the base class
+    of systems that know more. Implements SystemKind (kinst/systems/__init__.py)."""
 
     name = "elf"
     fallback = True

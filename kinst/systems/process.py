@@ -82,8 +82,9 @@ class UserProgram(ElfKernel):
         return True
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
-        """Return no refusals. Raises KinstError if an instruction uses the register gs, by which
-        threads find their counters."""
+        """Return "" for each site, since kinst refuses no single instruction of a user program.
+        Raises KinstError if an instruction uses the register gs, by which kinst's code finds a
+        thread's counters."""
         low, text = self._code
         for address, size in sites:
             for byte in text[address - low : address - low + size]:
@@ -100,7 +101,8 @@ class UserProgram(ElfKernel):
 
     @cached_property
     def _code(self) -> tuple[int, bytes]:
-        """The first address of the program's code, and the code before it was planted."""
+        """The first running address of the program's code, and the bytes of this code as they were
+        before kinst planted probes."""
         low, high = self.text
         return low, self.code(low, high - low)
 

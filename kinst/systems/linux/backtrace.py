@@ -84,9 +84,12 @@ def by_frames(
     stack, frame = registers[chain.stack], registers[chain.frame]
 
     def valid(address: int) -> bool:
-        """Return whether `address` can be the next frame pointer. It must be aligned and above the
-        previous frame (by_frames' variable `stack`). If frame records lie below the frame pointer,
-        it must also be within the thread's stack."""
+        """Return whether `address` can be the frame pointer of the next frame to unwind.
+
+        A frame pointer must be aligned, and its frame record must not begin below `stack` (at first
+        the stack pointer, then the frame pointer of the frame before). On an ISA whose frame
+        records lie below the frame pointer, it must also be within the thread's stack.
+        """
         size = -chain.next_at if chain.next_at < 0 else 0
         top = stack + THREAD_STACK - 1 & -THREAD_STACK if size else MASK
         return not address & 7 and stack + size <= address <= top

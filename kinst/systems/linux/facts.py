@@ -195,11 +195,11 @@ def _clock(kernel: LinuxMemory, btf: Btf, names: IsaFacts, per_cpu_base: int) ->
     counts cycles.
 
     If the kernel keeps time by the cycle counter, the conversion is the timekeeper's. If it keeps
-    time by another clock (hpet, kvm-clock), the conversion is the scheduler's for the TSC, moved by
-    the difference between CLOCK_MONOTONIC and the scheduler's clock at the last tick (both are in
-    struct sched_clock_data). The moved conversion is exact to a tick if the scheduler does not
-    trust the TSC; otherwise it is off by the drift between the two clocks since boot. NTP's
-    corrections are not in it.
+    time by another clock (hpet, kvm-clock), the conversion is the scheduler's for the TSC, plus the
+    difference between CLOCK_MONOTONIC and the scheduler's clock. struct sched_clock_data has a
+    reading of both clocks. If the scheduler does not trust the TSC, each tick makes a new reading,
+    and the sum is exact to a tick. If it trusts the TSC, the reading is from the boot, and the sum
+    is off by the drift between the two clocks since then. NTP's corrections are not in the sum.
 
     Code that applies the conversion must multiply to 128 bits before the shift.
     """

@@ -2,8 +2,8 @@
 
 A call site is a nop, two nops, or an auipc and a nop, at the start of nearly every function. ftrace
 has one struct dyn_ftrace (ip, flags) for each call site, in pages of records sorted by ip, linked
-from ftrace_pages_start. The low bits of flags count the users; bit 31 is set while the nop is a
-call; bit 25 (FTRACE_FL_DISABLED) means that ftrace must not touch the code.
+from ftrace_pages_start. The low bits of flags count the users; bit 31 (FTRACE_FL_ENABLED) is set
+while the nop is a call; bit 25 (FTRACE_FL_DISABLED) means that ftrace must not touch the code.
 
 If a record is DISABLED and not ENABLED, Linux 6.1 ignores it at each step of a change: ftrace
 counts no user, compares and writes no byte, prints no warning, and filters do not match the

@@ -29,8 +29,9 @@ class FrameChain:
         frame: D name of the frame pointer.
         next_at: offset of the caller's frame pointer from the frame pointer.
         return_at: offset of the return address from the frame pointer.
-        lone_link: D name of the register with the return address, if a function without calls saves
-            only the frame pointer, directly below the caller's frame; otherwise "".
+        lone_link: D name of the register that holds the return address in a function without calls,
+            if such a function saves only the caller's frame pointer, and saves it at `return_at`.
+            "" on an ISA without such functions.
         high: bits that are set in each kernel address (a return address may be signed).
     """
 
@@ -51,10 +52,10 @@ class CallSite:
             call site, all of one length.
         before: number of bytes before the record's address that boot writes for ftrace and that are
             final (arm64: mov x9, x30).
-        head: (distance in bytes from the call site to `caller`) -> bytes of the first of a call's
-            two instructions, which boot writes and ftrace later checks; None if a call is one
-            instruction.
-        caller: name of the function that call sites call first.
+        head: if a call is two instructions, a function that returns the bytes of the first one,
+            from the distance in bytes from the call site to `caller`. Boot writes this instruction,
+            and ftrace compares it later. None if a call is one instruction.
+        caller: name of the function to which that first instruction leads as boot writes it.
     """
 
     nops: tuple[bytes, ...]

@@ -37,10 +37,12 @@ class LinuxMemory:
         return linked + self.slide & MASK
 
     def per_cpu(self, name: str) -> int:
-        """Return the offset of a per-CPU variable from the per-CPU base.
+        """Return the offset of a per-CPU variable: a CPU's per-CPU base plus this offset is the
+        address of the CPU's copy of the variable.
 
-        Per-CPU variables that are linked at 0 (x86) do not move with the kernel's slide. On other
-        ISAs the per-CPU base is the distance from the variable's running address to the CPU's copy.
+        If per-CPU variables are linked at 0 (x86), the offset is the variable's linked address,
+        whatever the slide is. Otherwise it is the variable's running address, since the per-CPU
+        base of such a kernel is the distance from there to the CPU's copy.
         """
         linked = self.elf.address(name)
         if linked is None:

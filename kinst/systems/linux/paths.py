@@ -128,8 +128,8 @@ class _Walk:
             root: address of the struct path from which the text starts; 0 means the topmost
                 directory.
             work: address of working memory of ROOM bytes, for the text.
-            room: address of a word that takes the values that are read, or an address that cannot
-                be read.
+            room: address of a word in scratch. The function reads each value into it and, if memory
+                cannot be read, stores the address of that memory in it and returns 0.
         """
         self.unit, self.code, self.paths = unit, code, paths
         self.root, self.work, self.room = root, work, room
@@ -273,7 +273,7 @@ class _Walk:
 
 def _file_system(unit: Unit, name: str, offset: int) -> IrFunction:
     """Return an LLVM function file_system(thread, room), which returns the address of the thread's
-    fs_struct, or 0.
+    fs_struct, or 0. The function reads the address into the word at `room`.
 
     Args:
         name: name of the function.

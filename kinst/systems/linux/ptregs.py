@@ -32,8 +32,8 @@ class SavedRegisters:
         next_at: offset of the caller's frame pointer from the frame pointer (the ABI's frame
             record).
         return_at: offset of the return address from the frame pointer.
-        kernel: (member, value) of each member whose value shows that the registers are the
-            kernel's.
+        kernel: (member, value) for each member of struct pt_regs that needs this value, so that the
+            kernel's unwinder takes the registers for registers of kernel mode.
         padding: (symbol, bytes): kernels with this symbol leave so many bytes above the registers
             on a thread's stack.
         user_bits: number of bits of an address in user mode.

@@ -56,8 +56,9 @@ class KernelRules:
             notified: whether breakpoints reach kinst by a die notifier instead of a hook. If so,
                 some functions are refused that a hook would allow.
             booting: whether the kernel is at the beginning of its boot, and probes are breakpoints
-                that are not written into its code. Then init code may be planted, and code that the
-                kernel rewrites, if an instruction remains at its address.
+                that are not written into its code. Then probes are allowed in init code and at code
+                that the kernel rewrites later, except inside of a span for which boot selects the
+                final form: no instruction may begin there afterwards.
         """
         self._booting = booting
         self._notified = notified

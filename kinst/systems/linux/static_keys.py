@@ -8,10 +8,10 @@ a site does not have the bytes that it wrote there before.
 
 kinst turns a key on without becoming a user of it: it writes the jumps itself, and sets a bit in
 the entry of each site. The bit means that the site was in boot code, which has been freed, so the
-kernel no longer changes the site (jump_label_can_update() in kernel/jump_label.c, in Linux 5.10 to
-7.3 and before). Nothing else reads the bit. Meanwhile the kernel may turn the key on and off: only
-the count of users changes. When kinst turns the key off, it writes at each site what the count asks
-for (a jump if there are users, otherwise a nop), and clears the bit.
+kernel no longer changes the site (jump_label_can_update() in kernel/jump_label.c, from Linux 5.10
+or earlier to 7.3). Nothing else reads the bit. Meanwhile the kernel may turn the key on and off:
+only the count of users changes. When kinst turns the key off, it writes at each site what the count
+asks for (a jump if there are users, otherwise a nop), and clears the bit.
 
 The kernel holds jump_label_mutex from before it changes the count until it has written all sites.
 If the mutex is free in a stopped machine, no change is half done.

@@ -380,8 +380,8 @@ def _running_banners(memory: KernelMemory, text_base: int) -> Iterator[tuple[int
     in the kernel's log.
 
     Args:
-        text_base: start of the memory that is mapped as code and not writable. Until a kernel has
-            protected its text, late in boot, this may be a later part of the image than its start.
+        text_base: running address at which the kernel's executable mappings begin. Until a kernel
+            has protected its text, late in boot, this may be inside of its image.
     """
     tail = b""
     for low in range(text_base - SEARCH, text_base + SEARCH, CHUNK):
@@ -403,8 +403,8 @@ def _slides(elf: Elf, text_base: int) -> list[int]:
     first.
 
     Args:
-        text_base: running address at which executable mappings begin. On some ISAs this is _text,
-            on others _stext or the first section with code.
+        text_base: running address at which the kernel's executable mappings begin. On some ISAs
+            this is _text, on others _stext or the first section with code.
     """
     code = [s.address for s in elf.sections if s.flags & SHF_EXECINSTR and s.address]
     linked = (elf.address("_text"), elf.address("_stext"), min(code, default=None))
@@ -493,8 +493,8 @@ def attach(
 
     Args:
         image: the kernel's vmlinux.
-        text_base: running address of the kernel's first code (KASLR); None if it runs where it was
-            linked.
+        text_base: running address at which the kernel's executable mappings begin, from which the
+            slide (KASLR) is found; None to take the linked address of _text.
         arch: facts about Linux on the kernel's ISA.
         isa: the kernel's ISA.
         cache: folder for saved indexes; None for kinst's own.

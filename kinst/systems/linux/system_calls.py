@@ -4,7 +4,7 @@ arguments, and where the kernel has the results.
 The function of a system call often ends with a jump to another function, which other parts of the
 kernel call, too. So kinst does not read results at the ends of these functions. The kernel calls
 them all from one place, and after this call it stores the result in struct pt_regs, where the
-program's registers are saved: kinst reads results at this store. If the store has no room for a
+user-mode registers are saved: kinst reads results at this store. If the store has no room for a
 jump, kinst reads them at the next call, by which the kernel goes back to user mode.
 
 Tested by tests/systems/linux/test_system_calls.py and tests/vm/language/test_system_calls.py.
@@ -163,9 +163,10 @@ def _places(
     """Return the instructions of a function at which results of system calls are known: (running
     address, how to find the result, frame slot of the register with the address of pt_regs).
 
-    They are the instructions that store the whole result register into pt_regs, if control comes to
-    them from a call without a branch. If one of them is too short for a jump, return the calls of
-    Dispatch.leave instead: it is called later, with the address of pt_regs.
+    They are the instructions that store the whole result register into pt_regs after a call, with
+    no jump or branch between the call and the store. If one of these stores is too short for a
+    jump, return the calls of the function Dispatch.leave instead. The kernel calls that function
+    after the stores, with the address of pt_regs.
 
     Args:
         function: a function of Dispatch.functions.

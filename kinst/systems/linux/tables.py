@@ -319,9 +319,10 @@ class KernelTables:
         """Spans of code for which the boot selects an alternative that suits the CPU. The code does
         not change afterwards.
 
-        struct alt_instr has 12 bytes up to Linux 6.2 (cpuid u16, lengths u8, u8) and 14 since 6.3
-        (flags u32), with the length of the original code at 10 and 12. riscv's struct alt_entry has
-        16 bytes, in a section of another name, with a 16-bit length at 10.
+        struct alt_instr has 12 bytes up to Linux 6.2, with the length of the original code (u8) at
+        offset 10. Since 6.3 it has 14 bytes, because its u16 cpuid became a u32, and has the
+        length at offset 12. riscv's struct alt_entry has 16 bytes, with the length (u16) at offset
+        10, and is in a section of another name.
         """
         other = self._elf.section(".alternative")
         if other is not None:

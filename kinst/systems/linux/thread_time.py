@@ -1,9 +1,14 @@
 """D's vtimestamp on Linux: how to compute the time that the current thread has run, from its
 scheduling entity.
 
-The kernel updates a thread's sum_exec_runtime when it switches to another thread and at ticks. The
-time since the last update is the run queue's task clock minus exec_start, plus the time since the
-run queue's clock was read: now minus that clock, in the scheduler's nanoseconds.
+A thread has run for sum_exec_runtime + (clock_task - exec_start) + (now - clock):
+
+- sum_exec_runtime and exec_start are members of the scheduling entity. The kernel updates them at
+  ticks, and when it switches to another thread: the time that the thread had run by then, and the
+  value of clock_task then.
+- clock_task and clock are members of the run queue, which the kernel updates together: clock is the
+  scheduler's time, clock_task is that time less the time that interrupts took.
+- now is the scheduler's time when the probe fires. All times are in ns.
 
 Source: kernel/sched/core.c update_rq_clock(), kernel/sched/fair.c update_curr().
 

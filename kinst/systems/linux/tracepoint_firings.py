@@ -13,14 +13,18 @@ The list is read once for each firing, by a load of a whole register, and nothin
 kernel's code reads it from its known address. So the load is the site of kinst's probe, and the
 arguments are those of the first call of the loop, computed from the registers at the load.
 
-kinst must find every load. From the target of each jump it follows all paths, up to code that
-control can come to while the key is off. It must recognise each indirect call there. The call may
-be that of a list whose load it has seen. Or it may be no call of a list. That is so if the called
-function was not loaded through a pointer that was itself loaded from memory, or if the first
-argument is not the word after that function. If kinst recognises a call as neither, or if there is
-a computed jump, the tracepoint is refused: there may be a firing whose load was not recognised. A
-site that leads to no load and to no call of __traceiter_NAME() is no firing (`if
-(trace_NAME_enabled())`).
+kinst must find every load. From the target of each site's jump it follows all paths, up to code
+that control can also come to while the key is off. Each indirect call on these paths must be one of
+two kinds:
+
+- The call in the loop above, of a list whose load kinst has seen.
+- A call that cannot be the call in such a loop, since the called function was not loaded through a
+  pointer that was itself loaded from memory, or since the first argument is not the word after the
+  function in memory.
+
+Any other indirect call, or a computed jump, may be part of a firing whose load kinst has not
+recognised, so kinst refuses the tracepoint. A site that leads to no load and to no call of
+__traceiter_NAME() is no firing (`if (trace_NAME_enabled())`).
 
 Tested by tests/systems/linux/test_tracepoints.py and tests/vm/counts/test_tracepoints.py.
 """
@@ -264,9 +268,9 @@ class TracepointFirings:
         return reached
 
     def _before(self, site: KeySite, sites: Mapping[int, KeySite]) -> SymbolicRun | None:
-        """Return a symbolic execution that begins at the jump's target of a site. It knows the
-        registers that hold a known number at the site on every path through the site's function.
-        None if not all paths are known.
+        """Return a symbolic execution that begins at the target of a site's jump. It knows the
+        value of a register if the register holds the same known number at the site on every path
+        through the site's function. Return None if kinst does not know all of these paths.
         """
         function = self._function_at(site.address)
         if function is None or function.module != KERNEL:
@@ -391,7 +395,9 @@ class TracepointFirings:
         return data is None or data == element.plus(WORD).loaded()
 
     def _leaves(self, one: Instruction, target: int | None) -> bool:
-        """Whether a jump leads to the start of another function, which is no cold part."""
+        """Whether a jump leads to the start of another function: False if one of the two functions
+        is a cold part, or if `target` is None (not known).
+        """
         there = self._function_at(target or 0)
         here = self._function_at(one.address)
         if there is None or here is None or there == here or COLD in there.name + here.name:

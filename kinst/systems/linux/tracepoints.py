@@ -307,9 +307,9 @@ class LinuxTracepoints:
         raise self._unknown(name, call)
 
     def _parts(self, function: Function) -> Iterator[Function]:
-        """Yield a function, then what the compiler may have split from it: the function's cold
-        parts. For a cold part, these are the function that it belongs to and that function's other
-        cold parts."""
+        """Yield a function, then the cold parts that the compiler has split from it. If the given
+        function is itself a cold part, yield it, then the function that it was split from, and that
+        function's other cold parts."""
         yield function
         stem = function.name.partition(COLD)[0]
         for other in (*self._lookup(stem), *self._lookup(stem + COLD)):

@@ -66,14 +66,15 @@ def boot(
         console: the kernel's name of the serial port for its console.
         ports: the kernel's names of the serial ports for the command's output and for control.
         limit: the kernel parameter that limits how much memory the kernel uses.
-        parameters: more kernel parameters for guests with kinst's own initrd.
-        modules: more kernel parameters for guests that load modules.
+        parameters: kernel parameters that only guests with kinst's own initrd get.
+        modules: kernel parameters that only guests that load modules get.
         text_is_final: tells by page tables whether the kernel is about to start init.
-        leap: how boot code jumps to the kernel's own address space, if KASLR chooses from more
-            addresses than can be tried: (function, bytes of the jump, register, symbol of the
-            target).
-        touched: ranges (virtual address, bytes). Boot code accesses none of them before the page
-            tables map the kernel's image.
+        leap: the jump by which boot code comes to the kernel's own address space: (function that
+            contains the jump, bytes of the jump, register with the target, symbol of the target).
+            kinst reads the slide from the register. None if kinst finds the slide without a jump.
+        touched: ranges (virtual address, bytes) that boot code first accesses after the page tables
+            map the kernel's image, so that kinst can find the slide at this access. () if no such
+            ranges are known.
     """
     # Without the self-tests of ciphers, the kernel boots in four fifths of the time under TCG.  A
     # guest with the user's initrd boots with its usual parameters.  Init gets parameters that the

@@ -105,16 +105,20 @@ class Initramfs:
         return beside(initrd, busybox)
 
     def starting_beside(self, append: str) -> str:
-        """Return `append`, a kernel command line, with parameters added that make the kernel start
-        kinst's helper first. The helper starts the init that the command line named."""
+        """Return `append`, a kernel command line for a guest with the user's initrd, with
+        parameters added that make the kernel start kinst's helper (see beside()) as its first
+        program. The helper then starts the init that `append` names."""
         inits = [word for word in append.split() if word.startswith("rdinit=")]
         user_init = inits[-1].removeprefix("rdinit=") if inits else "/init"
         return f"{append} rdinit={BESIDE} kinst_init={user_init}".strip()
 
 
 def beside(initrd: bytes, busybox: Path) -> bytes:
-    """Return the user's initrd followed by an archive with kinst's helper, which the kernel unpacks
-    into the same file system. The helper's init is at BESIDE.
+    """Return the user's initrd followed by an archive with kinst's helper. The kernel unpacks both
+    into the same file system.
+
+    The helper is the script guest_init.sh at the path BESIDE, with a busybox of its own. It starts
+    the user's init as process 1, and runs traced commands beside it.
 
     Args:
         initrd: the user's archive, compressed or not.
