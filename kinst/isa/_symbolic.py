@@ -113,11 +113,12 @@ class SymbolicCode:
         """Begin a run with unchanged registers.
 
         Args:
-            slots: (D name, frame slot) of each register.
-            arguments: the registers of a C call's arguments.
-            stack: the stack pointer. Arguments without a register are in the memory to which it
-                points.
-            preserved: the registers that a C call preserves.
+            slots: (D name, frame slot) of each register, by the register's number.
+            arguments: numbers of the registers that hold a C call's arguments, first argument
+                first.
+            stack: number of the stack pointer. Further arguments are in the memory to which the
+                stack pointer points.
+            preserved: numbers of the registers that a C call preserves.
         """
         self._slots = {f"regs[{name}]": slot for name, slot in slots.values()}
         self._arguments, self._stack, self._preserved = arguments, stack, preserved

@@ -53,8 +53,8 @@ def codes_of(names: str) -> frozenset[int]:
 
 def never_falls_through() -> frozenset[int]:
     """Return iced-x86's codes of the instructions after which control never continues with the next
-    instruction (returns, jumps, ud2). Compilers put breakpoints after these instructions, which are
-    never executed."""
+    instruction (returns, jumps, ud2). Compilers put breakpoints after these instructions; the
+    breakpoints are never executed."""
     return codes_of(ENDS)
 
 
@@ -79,8 +79,9 @@ def _formatter() -> Formatter:
 
 
 def sizes_and_codes(code: bytes, address: int) -> tuple[list[int], list[int]]:
-    """Return the size and iced-x86's code of each instruction in code, as two lists in order; stop
-    at the first instruction whose length is not known."""
+    """Return two lists with an element for each instruction of the bytes `code`, in order: the
+    instruction's size, and the number that iced-x86 calls the instruction's code. The lists end
+    before the first instruction whose length is not known."""
     decoder = Decoder(BITS, code, ip=address)
     sizes, codes = list[int](), list[int]()
     at = 0

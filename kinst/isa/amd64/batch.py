@@ -62,8 +62,14 @@ _REACH = 1 << 31
 
 
 class _Frame:
-    """Code of a trampoline before and after a call instruction. The call's argument and its
-    distance, which differ from trampoline to trampoline, are left out.
+    """Code of a trampoline around the call instruction that calls a probe's clauses.
+
+    Attributes:
+        before: code that makes the frame of saved registers, and the start of the instruction that
+            loads the call's argument. The argument itself (4 bytes) and the call instruction
+            follow; they differ from trampoline to trampoline.
+        after: code that removes the frame.
+        size: bytes of all this code, with the argument and the call instruction.
     """
 
     def __init__(self, slots: frozenset[int]) -> None:

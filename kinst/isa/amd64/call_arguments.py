@@ -284,8 +284,8 @@ def guarded_call(
 
 
 def _loads(one: Instruction, guard: int) -> bool:
-    """Return whether an instruction is mov REGISTER, [rip + displacement] that loads from the
-    address `guard`."""
+    """Return whether an instruction is mov REGISTER, [rip + displacement] that loads the pointer at
+    the address `guard` (Isa.guarded_call())."""
     into = one.op0_kind == OpKind.REGISTER and one.is_ip_rel_memory_operand
     return one.mnemonic == Mnemonic.MOV and into and one.ip_rel_memory_address == guard
 

@@ -8,6 +8,8 @@ matter whether an interrupt or another CPU comes between two instructions. What 
     save     registers that the snippets change; the flags, if they are changed and live
     count    for each counter: if its guard (the snippet of its predicate) holds, inc gs:[counter]
     ask      if the guard of any call holds, go to `call`
+    look up  for a counter at a computed offset (IndexedBody): if its guard holds, compute the
+             offset by a snippet, and add 1; go to `call` if the snippet finds no counter
     record   write the record in line (records.py); go to `call` if it cannot be written
     restore, and go on to the displaced instruction
     call:    restore, and make all calls inside a frame

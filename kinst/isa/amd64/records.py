@@ -9,8 +9,9 @@ core/bodies.py).
     time     read the cycle counter, then cmpxchg STATE_RESERVED: an interrupt that has written a
              record since would have changed it, so times in a ring are in the records' order
     fill     write the record with plain moves: the reserved space belongs to this record alone
-    show     set STATE_HEAD to STATE_RESERVED, so that the consumer sees the record. If this record
-             has interrupted another one, leave that to the other one. Repeat if an interrupt has
+    show     set STATE_HEAD to STATE_RESERVED, so that the consumer sees the record. If this code
+             runs in an interrupt that came while another record was being written, leave STATE_HEAD
+             alone: the code that writes the other record sets it later. Repeat if an interrupt has
              reserved more space meanwhile
     lower    decrement the preemption count
 
@@ -71,12 +72,13 @@ def write(body: RecordBody, on_stack: Mapping[int, int], call: bytes) -> bytes:
     """Return code that writes a record, and at its end `call`, which runs only if nothing could be
     written. After a record was written, control jumps over `call`.
 
-    The preemption count is raised in both cases (see lower()).
+    This code may raise the preemption count, and does not lower it. So `call` must begin with the
+    code of lower(), and so must the code that the caller puts after the returned code.
 
     Args:
         body: the record.
         on_stack: offset from rsp of the value of each saved register, by register number.
-        call: code that writes the record by a call.
+        call: code that lowers the preemption count and then writes the record by a call.
 
     Raises:
         OutOfReach: a ring is not in the last 2 GB of addresses.

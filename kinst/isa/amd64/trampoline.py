@@ -102,8 +102,8 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes
 
 
 def _exit(at: int, chosen: Exit, end: bytes) -> bytes:
-    """Return code at the address `at` that takes an exit if rdi, the frame's exit slot, has the
-    exit's number.
+    """Return code at the address `at` that takes an exit if rdi has the exit's number. Code before
+    it has loaded rdi from the frame's exit slot.
 
     Args:
         end: code that restores the registers and removes the frame.

@@ -47,10 +47,11 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
 
 
 def unskippable(code: bytes, address: int) -> str:
-    """Return why skip() may not leave out an instruction (Isa.unskippable()).
+    """Return why skip() may not leave out an instruction; "" if it may, because the instruction
+    leaves the stack pointer alone (Isa.unskippable()).
 
-    The stack pointer can be an instruction's first operand, or the base of an address that is
-    written back; in both forms the assembler's syntax shows it.
+    This function searches the instruction's text. An instruction that changes the stack pointer has
+    sp as its first operand, or as the base of an address that is written back, or is msr spsel.
     """
     text = text_of(code, address)
     if not text:

@@ -9,6 +9,8 @@ flags stay as they are, too; if a snippet sets them, they are saved with the reg
     save     registers that counting and the snippets use, and NZCV if a snippet sets it
     count    for each counter: if its guard (the snippet of its predicate) holds, add 1
     ask      if the guard of any call holds, go to `call`
+    look up  for a counter at a computed offset (IndexedBody): if its guard holds, compute the
+             offset by a snippet, and add 1; go to `call` if the snippet finds no counter
     restore, and go on to the displaced instruction
     call:    restore, and make all calls inside a frame
 

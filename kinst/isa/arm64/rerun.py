@@ -22,8 +22,8 @@ the load-exclusive had run only now, under these conditions (refusal()):
   registers are those of a first run that took this branch.
 
 If only the second run takes a branch, the probe has fired, but its instruction does not run in this
-pass through the sequence. Such a pass is like one whose store fails: regs[] has shown what was read
-in vain.
+pass through the sequence. Such a pass is like one whose store fails: the code does not use the
+values that the probe has seen in regs[].
 
 Source: Arm Architecture Reference Manual (DDI 0487), B2.9 "Synchronization and semaphores" for the
 sequences, C4.1 for the encodings.

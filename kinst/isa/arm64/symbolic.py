@@ -110,7 +110,8 @@ class Arm64Run(SymbolicCode):
             self._forget_written(rd)
 
     def _forget_written(self, rd: int) -> None:
-        """Make Rd unknown: it may be any register, and with number 31 the stack pointer."""
+        """Make the register with the number `rd` unknown. Number 31 is taken as the stack pointer
+        here, since some of these instructions write the stack pointer."""
         self.registers[rd] = None
 
     def _move_wide(self, w: int, rd: int, size: int) -> None:

@@ -98,7 +98,8 @@ def _end(written: frozenset[int]) -> bytes:
     """Return code that restores the registers and removes the frame.
 
     Args:
-        written: slots from which registers are loaded although no called code changes them.
+        written: slots that clauses may change. Their registers are loaded from the frame in
+            addition to those that every frame saves.
     """
     code = e.load(0, e.SP, 8 * r.PSTATE_SLOT)
     code += e.write_system(e.NZCV, 0) + e.write_system(e.DAIF, 0)
@@ -123,8 +124,13 @@ def _exit(at: int, chosen: Exit, end: bytes) -> bytes:
 
 
 def _save_state(whole: bool) -> bytes:
-    """Return code that saves PSTATE in its frame slot: the flags and interrupt masks, and the rest
-    as well if `whole`, for a clause that reads it."""
+    """Return code that saves PSTATE in its frame slot.
+
+    Args:
+        whole: save the exception level and the choice of the stack pointer as well as the flags and
+            the interrupt masks, since a clause reads PSTATE. Otherwise save only the flags and the
+            interrupt masks.
+    """
     code = e.read_system(0, e.NZCV)
     for part in (e.DAIF, e.CURRENT_EL, e.SP_SEL) if whole else (e.DAIF,):
         code += e.read_system(1, part) + e.or_registers(0, 0, 1)

@@ -8,7 +8,10 @@ are.
     save     registers that counting and the snippets use
     count    for each counter: if its guard (the snippet of its predicate) holds, add 1
     ask      if the guard of any call holds, go to `call`
-    restore; code of `end`; go on to the displaced instruction
+    look up  for a counter at a computed offset (IndexedBody): if its guard holds, compute the
+             offset by a snippet, and add 1; go to `call` if the snippet finds no counter
+    restore; run the code that the argument `end` of inline() makes; go on to the displaced
+    instruction
     call:    restore, and make all calls inside a frame
 
 Tested by tests/codegen/test_snippets.py.

@@ -15,8 +15,8 @@ a register is known to be dead at the target, and no clause reads it, the way ba
 (Onward.dead; liveness.py). Otherwise control returns as from a trap: sepc = the address to go to,
 sstatus.SPP = supervisor, sstatus.SPIE = sstatus.SIE, sret. No register changes, and SIE becomes
 what it was. The old values of sepc, SPP and SPIE are lost. If a trap led to the trampoline, it has
-overwritten them already. If a jump led there, the code before it does not need them: refuse.py
-makes sure that a trap may interrupt that code at any time.
+overwritten them already. If a jump led there, the traced function does not need them either:
+refuse.py makes sure that a trap may interrupt the function at any time.
 Interrupts are off from the reading of sstatus to sret, so that no other trap comes between; two
 registers are saved below the stack pointer, where the ABI has nothing (RISC-V psABI, "Integer
 Calling Convention"). A second breakpoint, as in the paper on FreeBSD's kinst, would do the same by
