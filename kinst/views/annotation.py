@@ -260,8 +260,9 @@ def position(source: SourcePlace | None) -> tuple[SourceSpot, tuple[InlinedAt, .
 
 
 def beginning(code: FunctionCode) -> SourceSpot:
-    """Return the source line of the function's first instruction that has a source line. (On some
-    instruction sets the padding for a tracer before a function has no line.)"""
+    """Return the source line of the function's first instruction that has a source line;
+    SourceSpot("", 0) if no instruction has one. (On some instruction sets a function begins with
+    padding for a tracer, which has no line.)"""
     places = (one.place for one in code.blocks[code.root].instructions)
     first = next((place for place in places if place is not None and place.file), None)
     return SourceSpot(first.file, first.line) if first is not None else SourceSpot("", 0)

@@ -59,8 +59,9 @@ def program_of(calls: Sequence[str], functions: Sequence[str]) -> str:
     """Return the D program whose records parts_of() takes.
 
     Args:
-        calls: functions that call the function at the address arg0.
-        functions: functions that are parts of the boot themselves.
+        calls: functions whose first argument (arg0) is the address of a function that they call,
+            such as Linux's do_one_initcall. Each called function is a part of the boot.
+        functions: other functions that are parts of the boot.
     """
     called = ",\n".join(f"fbt::{name}:{ENTRY}" for name in calls)
     entered = ",\n".join(f"fbt::{name}:{ENTRY}" for name in functions)

@@ -155,8 +155,8 @@ class CallTracing:
 
     @cached_property
     def _watched(self) -> dict[tuple[str, str, int], CodeInstruction]:
-        """Call instructions that may lead to a function that is not traced, by module, part of the
-        function, and offset in the part."""
+        """Call instructions that may lead to a function that is not traced, by (module, name of the
+        part of the function, offset in this part)."""
         return {
             (one.function.module, one.function.name, one.offset): one
             for code in self.codes

@@ -185,12 +185,13 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
 
 
 def _index_after(records: Sequence[EntryRecord | ReturnRecord], entry: int) -> int:
-    """Return the index of the record after a call that interrupt code made. The caller skips the
-    records of this call.
+    """Return the index at which build_tree() goes on after a call that interrupt code made;
+    build_tree() skips the records of this call.
 
-    The result is the record after the call's return. If the return was not recorded, the result is
-    the record after the call's entry. (An example is the kernel's function that marks the beginning
-    of an interrupt: it returns within the interrupt, where returns are not recorded.)
+    The result is the index of the record after the call's return. If the return was not recorded,
+    the result is the index of the record after the call's entry. (An example is the kernel's
+    function that marks the beginning of an interrupt: it returns within the interrupt, where
+    returns are not recorded.)
 
     Args:
         records: records of one thread, in order of time.

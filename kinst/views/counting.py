@@ -78,8 +78,8 @@ def plan_counting(
     """Return a plan to count functions so that the counts of all their edges can be computed, as
     far as possible.
 
-    Counts add up only if the condition keeps its value during a call of a function. A test of the
-    process id does that.
+    Counts add up only if the condition keeps its value during a call of a function. A condition
+    that tests the process id keeps its value.
 
     Args:
         codes: functions.

@@ -244,8 +244,9 @@ def _add_functions(
 ) -> None:
     """Add the counts of a function and of the functions inlined in it to `files`.
 
-    The count is that of the first planted instruction after the entry, and at least 1 if any
-    instruction ran. A function without planted instructions is left out.
+    A function's count is that of the first planted instruction at or after its entry. If this count
+    is 0, or if no entry is known (as of a part such as F.cold), the count is 1 if any instruction
+    of the function ran. A function without planted instructions is left out.
 
     Args:
         addresses: the addresses of all sites, ascending.

@@ -78,7 +78,8 @@ def compare(
         b: aggregations of the second result.
         level: how code in keys is compared: "instruction" (function and offset), "line" or
             "function".
-        normalised: scale B's values so that their sum equals the sum of A's.
+        normalised: in each aggregation whose values add up (such as count() and sum()), scale B's
+            values so that their sum equals the sum of A's values.
         lines: names of the source lines of A and of B, for the level "line".
 
     Raises:

@@ -62,7 +62,8 @@ def flame_svg(stacks: Iterable[FoldedStack], heading: Heading, table: Aggregatio
     Args:
         stacks: folded stacks.
         heading: text above the picture.
-        table: aggregation that the stacks were folded from.
+        table: aggregation that the stacks were folded from. The picture shows its function, the
+            names of its keys and the unit of its values.
     """
     root = _tree(stacks)
     boxes = list(_placed(root, 0, 0, max(root.total, 1)))
@@ -142,7 +143,7 @@ def _drawn(box: _Box, depth: int, start: int, whole: int, height: int, unit: str
 
 def _kind(name: str) -> str:
     """Return the kind of a frame by the suffix of its name: "inlined", "kernel" or "plain". Names
-    have a suffix for the kernel only if stacks also have frames of a program."""
+    of kernel frames have a suffix only if the stacks also have frames of a user program."""
     return "inlined" if name.endswith(INLINED) else "kernel" if name.endswith(KERNEL) else "plain"
 
 

@@ -126,8 +126,9 @@ def questions(code: FunctionCode, uncounted: Collection[int] = ()) -> list[Quest
 
 
 def _price(code: FunctionCode, key: EdgeKey, uncounted: Collection[int]) -> int:
-    """Return how suitable an edge is as a Question, from 1 to 3; 0 if a trace cannot count the
-    edge. Of each cycle of edges, questions() chooses the most suitable edge.
+    """Return how suitable an edge is as a Question: 3 is most suitable, 1 is least suitable, 0 is
+    an edge that a trace cannot count. Of each cycle of edges, questions() chooses an edge with the
+    greatest number.
 
     Args:
         code: the function.

@@ -37,7 +37,7 @@ def fold(chosen: Aggregation) -> tuple[FoldedStack, ...]:
     """Return the stacks of an aggregation with their values; the values of equal stacks are added
     up, and stacks without a positive value are left out.
 
-    Keys that are not stacks, such as a program's name or a pid, become the outermost frames.
+    Parts of a key that are not stacks, such as execname or pid, become the outermost frames.
 
     Args:
         chosen: the aggregation that stacks_of() returned.
@@ -66,13 +66,13 @@ def _has_stacks(one: Aggregation) -> bool:
 
 
 def stacks_of(aggregations: Sequence[Aggregation], name: str = "") -> Aggregation:
-    """Return the aggregation to fold: the one with this name, or the only one that has stacks as
-    keys.
+    """Return the aggregation to fold: the one with this name, or the only one whose keys have
+    stacks.
 
     Args:
         aggregations: the aggregations of a trace.
-        name: name of the aggregation, with or without "@"; "" for the only one that has stacks as
-            keys.
+        name: name of the aggregation, with or without "@"; "" for the only one whose keys have
+            stacks.
 
     Raises:
         KinstError: there is no such aggregation, or several could be meant, or its function is
@@ -103,8 +103,8 @@ def stacks_of(aggregations: Sequence[Aggregation], name: str = "") -> Aggregatio
 
 
 def _frames(key: Key, both: bool) -> tuple[str, ...]:
-    """Return the names of a key's frames, outermost first: keys that are not stacks, then the user
-    stack, then the kernel stack.
+    """Return a key as names of frames, outermost first: first the parts of the key that are not
+    stacks, then the frames of the user stack, then those of the kernel stack.
 
     Args:
         key: a key of the aggregation.

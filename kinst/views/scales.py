@@ -54,10 +54,11 @@ class Tick:
 
 def _apart(kept: Sequence[Tick], others: Sequence[Tick], least: float) -> list[Tick]:
     """Return ticks with labels that do not overlap, ascending: all of `kept`, and those of `others`
-    that are not too near to another tick. Among `others`, 0 has precedence.
+    that are not too near to another tick. Of two ticks in `others` that are too near to each other,
+    the one labelled "0" is returned; if none is, the left one.
 
     Args:
-        least: distance of two ticks, in widths of a bucket.
+        least: least distance between two ticks, in widths of a bucket.
     """
     found = list(kept)
     for tick in sorted(others, key=lambda one: (one.text != "0", one.at)):
