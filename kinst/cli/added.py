@@ -33,15 +33,15 @@ def tick_of(time: str) -> str:
 
 
 def made_by(programs: Sequence[ProgramText], functions: Sequence[str]) -> list[str]:
-    """Return the names of the aggregations to which a program assigns one of these aggregating
+    """Return the names of the aggregations to which D programs assign one of these aggregating
     functions, in the order of the text, each once.
 
-    The name is the one after the last @ before the function. Raises KinstError if no @ is before
-    the function.
+    The programs are searched, not parsed: the name of an aggregation is the name after the last @
+    before the function. Raises KinstError if no @ is before the function.
 
     Args:
-        programs: texts of the program.
-        functions: names of aggregating functions.
+        programs: the D programs of the user's command line.
+        functions: names of aggregating functions, such as "quantize".
     """
     names: dict[str, None] = {}
     for one in programs:

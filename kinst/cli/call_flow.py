@@ -65,7 +65,7 @@ class _Followed:
     """Results of tracing one call of a function.
 
     Attributes:
-        tracing: the program that traced the call.
+        tracing: the D program that traced the call, with what is needed to decode its results.
         parts: debug information of the traced functions, with their inlined copies.
         tree: the tree of calls.
         caller: the thread that made the call; None if it is not known.
@@ -137,8 +137,8 @@ class _Follower:
 
 
 def _nothing(text: str) -> None:
-    """Discard a text: the command's output in runs that find functions, or a message about a probe
-    that is left out (a sum of these is printed at the end).
+    """Discard a text: the command's output in runs that only find functions, or the message about a
+    probe that is left out, since _say_left_out() prints what is left out at the end.
     """
 
 

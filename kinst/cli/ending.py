@@ -15,8 +15,11 @@ _NOT_FOUND = 127  # exit status of a shell that has not found a command
 
 
 def ending_text(end: End, request: Request) -> str:
-    """Return a sentence that says that --timeout ended the trace, or how a program of this machine
-    that the guest's shell has not found gets into the guest; "" for another end.
+    """Return a sentence that explains the end of a trace; "" if there is nothing to explain.
+
+    If --timeout ended the trace, the sentence says so. If the guest's shell has not found the
+    command's program, but this host has it, the sentence says how to get the program into the
+    guest.
 
     Args:
         end: the last event of the trace.
@@ -31,8 +34,8 @@ def ending_text(end: End, request: Request) -> str:
 
 
 def _absent_text(request: Request) -> str:
-    """Return how the command's program gets into the guest, if this machine has the program; ""
-    otherwise."""
+    """Return how to get the program that the command runs from this host into the guest. Return ""
+    if this host does not have the program, if kinst boots no guest, or with --root."""
     if not request.kind.abilities.boots or request.machine.root or not request.command.strip():
         return ""
     name = request.command.split()[0]

@@ -1,7 +1,7 @@
 """Reader of kinst's command line, and writer of --help.
 
-The options are tables (session/options.py and the machines): those of dtrace(1) that make sense for
-kinst, and kinst's own long ones.
+Tables in session/options.py, and in the package of each kind of machine, describe the options:
+those of dtrace(1) that make sense for kinst, and kinst's own, which have long names.
 
 Tested by tests/session/test_cli_options.py and tests/cli/test_help.py.
 """
@@ -353,8 +353,8 @@ class _Words:
     def _machine(self) -> dict[str, Any]:
         """Return the fields of MachineOptions that choose the machine.
 
-        Raises UsageError if more than one option chooses a machine. An exception is --attach with
-        an option that gives the address of a GDB stub.
+        Raises UsageError if more than one option chooses a machine. But --attach together with an
+        option that gives the address of a GDB stub is allowed.
         """
         given = self._machines
         asked = [kind for kind in machine_kinds() if kind.option.name in given]

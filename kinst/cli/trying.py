@@ -1,5 +1,5 @@
-"""Sweeps of tries for `kinst inject` and `kinst race`: they open guests, run the tries with
-progress, and write the summary.
+"""Sweeps of tries for `kinst inject` and `kinst race`: functions that open guests, run the tries,
+show progress, and write the summary. The docstring of kinst/trials says what a sweep and a try are.
 
 Tested by tests/cli/commands/test_inject.py and tests/vm/inject/test_inject.py.
 """
@@ -34,10 +34,12 @@ class Asked:
     """What the command line of a sweep asks for.
 
     Attributes:
-        words: the words after the command's name.
-        request: options of the guests.
-        arguments: the words that are no options.
-        limit: seconds after which the command hangs (--timeout); 0 to let kinst find out.
+        words: all words after `kinst inject` or `kinst race`.
+        request: options of the guests, and the command to run in them (-c).
+        arguments: those of `words` that are no options: the failures of `kinst inject`, the
+            function of `kinst race`.
+        limit: seconds after which the command of -c counts as hung if it has not ended (--timeout);
+            0 if kinst is to choose this limit, by how long the command takes when nothing fails.
         only: numbers of the tries to run; None for all.
         jobs: number of guests that run at the same time.
         results: path of the file of results; "" for none.
@@ -72,7 +74,8 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
     Args:
         asked: the command line.
         within: the functions of --in.
-        first: whether only the first call from each stack fails.
+        first: whether there is a try only for the first call from each stack, instead of for every
+            call.
     """
     request, texts = asked.request, asked.arguments
     failing = " ".join(f"'{text}'" for text in texts)
@@ -175,7 +178,8 @@ class _SweepRun:
         return Worker(opened, self._sweep, request.command, _quiet, machine)
 
     def baseline(self) -> Baseline:
-        """Run the command without a failure."""
+        """Run the command while kinst lets no call fail and no CPU wait, and return what happened,
+        to compare the tries with."""
         return self._workers[0].baseline(self._asked.limit)
 
     def all(
@@ -191,9 +195,9 @@ class _SweepRun:
 
         Args:
             numbers: numbers of the tries.
-            base: runs in which nothing went wrong.
-            title: what is tried, for people.
-            key: what identifies the sweep.
+            base: result of baseline().
+            title: what is tried, as the title of the summary.
+            key: what identifies the sweep. A file of results with another key is not used.
             faults: outcomes that are faults.
             name: name of the command.
         """

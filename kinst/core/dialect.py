@@ -76,17 +76,19 @@ class AddressFamilies:
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """How a guest runs a command again and again, each time with something else going wrong
-    (kinst/trials)."""
+    """How a guest runs the tries of `kinst inject` and `kinst race` (kinst/trials): it runs the
+    same command many times, and each time kinst makes another call fail, or makes a CPU wait at
+    another instruction."""
 
-    # Shell script that runs the tries. Assignments of its variables come before it; its first lines
-    # say which.
+    # Shell script that runs the tries. kinst puts assignments of the script's variables before it;
+    # the script's first lines say which variables it has.
     script: Path
-    # Added to a try's number when the script tells the D program the number.
+    # The script tells the D program which try begins, by a system call with a number: the try's
+    # number plus `base`.
     base: int
-    # Probe description, in D, of the probe that fires when the script tells a number.
+    # Probe description, in D, of the probe that fires at this system call.
     told: str
-    # The number and `base`, as an expression in D.
+    # D expression for the number that the system call has at this probe.
     number: str
     # Name of the error that a function returns if there is no memory.
     no_memory: str

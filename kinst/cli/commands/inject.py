@@ -85,12 +85,13 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
 
 
 def check_sweep(request: Request, name: str, instead: str) -> None:
-    """Raise UsageError if a sweep of tries cannot be run with a request.
+    """Raise UsageError if a sweep of tries (kinst/trials) cannot be run with a request.
 
     Args:
         request: the request.
-        name: name of the command.
-        instead: the kinst command that runs a user's program.
+        name: name of the kinst command, "inject" or "race".
+        instead: for the error if the request has a D program: an example of a command line that
+            runs a D program with the same effect.
     """
     check_traces(request)
     if request.programs:

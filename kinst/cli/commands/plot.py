@@ -103,8 +103,8 @@ def _draw(
 
 
 class _Printed:
-    """Collector of the aggregations that a trace prints, each with the time of the record before
-    it."""
+    """Collector of the aggregations that a trace prints. The time of each is that of the last
+    record before it, since the clauses of --every record the time before they print."""
 
     def __init__(self) -> None:
         self.snapshots: list[buckets.DistributionSnapshot] = []
