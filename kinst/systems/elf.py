@@ -136,8 +136,8 @@ def _locate(
     One possible slide is 0. Each address in `location` may give another one: kinst searches the
     file for the code that memory has there. If the file has this code at exactly one linked
     address, the possible slide is the running address minus this linked address. For each possible
-    slide, kinst compares samples of the file's code with memory, and takes the slide with the most
-    equal samples.
+    slide, kinst compares samples of the file's code with memory, and takes the slide at which equal
+    samples outnumber different ones most.
 
     Args:
         functions: the file's functions, at linked addresses.

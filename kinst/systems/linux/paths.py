@@ -128,8 +128,8 @@ class _Walk:
             root: address of the struct path from which the text starts; 0 means the topmost
                 directory.
             work: address of working memory of ROOM bytes, for the text.
-            room: address of a word in scratch. The function reads each value into it and, if memory
-                cannot be read, stores the address of that memory in it and returns 0.
+            room: address of a word of working memory. The function reads each value into it and, if
+                memory cannot be read, stores the address of that memory in it and returns 0.
         """
         self.unit, self.code, self.paths = unit, code, paths
         self.root, self.work, self.room = root, work, room
