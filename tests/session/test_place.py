@@ -13,7 +13,7 @@ from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.codegen.site_work import counted_entries, exits_in
 from kinst.core.errors import KinstError, ScratchUsedUpError
 from kinst.core.layout import LEAF, STATE_CLOSED
-from kinst.core.machine import Target
+from kinst.core.machine import Abilities, Target
 from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.core.system import Facts, System
 from kinst.core.words import PAGE
@@ -150,6 +150,8 @@ SMALL = Options(bufsize=4096, aggsize=4096)
 
 class PoolTarget:
     """A target with scratch memory and nothing else."""
+
+    abilities = Abilities()
 
     def __init__(self) -> None:
         self.memory = bytearray()

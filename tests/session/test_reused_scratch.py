@@ -14,7 +14,7 @@ import pytest
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.isa import Isa
 from kinst.core.layout import LEAF, STATE_SEQUENCE
-from kinst.core.machine import Target
+from kinst.core.machine import Abilities, Target
 from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.core.return_addresses import EndedCode, unused
 from kinst.core.system import Facts, System
@@ -44,6 +44,7 @@ CODE = [EndedCode((at, at + 0x800), NOWHERE) for at in (0x10000, 0x11000, 0x1200
 class Machine:
     """A target with words of memory, registers and scratch, and nothing else."""
 
+    abilities = Abilities()
     cpus = 2
 
     def __init__(self, words: Sequence[int] = (), registers: Sequence[int] = (0, 0)) -> None:
