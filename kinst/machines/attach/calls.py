@@ -60,8 +60,8 @@ class GuestCalls:
                 address for its calls.
             memory: virtual memory of the kernel.
             write: writes data to virtual memory.
-            renewed: connects to the stub again after an error, and returns the new connection. This
-                leaves the machine stopped and without breakpoints.
+            renewed: connects to the stub again after an error, and returns a new Debugger for that
+                connection. This leaves the machine stopped and without breakpoints.
         """
         self._debugger = debugger
         self._renewed = renewed

@@ -56,8 +56,8 @@ class Reached:
     Attributes:
         pieces: where the guest's RAM is in QEMU's memory.
         root: page tables that one of the CPUs uses.
-        top: a copy of the top-level table of those page tables, since the process that uses it may
-            end.
+        top: a copy of the top-level table of those page tables, since the guest's process that
+            uses the table may end.
         text: virtual address at which the kernel's code starts.
         agreed: the protocol features that were agreed on with the stub.
         seen: the stub's description of the machine.
@@ -137,7 +137,11 @@ class Guardian:
         """Record a change that kinst is about to make, or has made.
 
         Args:
-            name: the kind of the change.
+            name: "text", "table" or "mapped" for a change to come; "written" or "kept" if the last
+                change of code was made.
+            arguments: for "text", the addresses, old values and new values of bytes; for "table",
+                the address, old bytes and new bytes of a page-table entry; for "mapped", the start
+                and end of a range of virtual addresses; otherwise empty.
         """
         if name == "text":
             self._changes.note_text(*arguments)

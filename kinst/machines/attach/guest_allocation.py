@@ -87,7 +87,7 @@ class GuestAllocation:
     def unshare(self, process: OtherProcess, ram: Ram) -> None:
         """Replace the shared memory in QEMU's address space by memory of QEMU alone.
 
-        The contents are lost; the guest no longer uses them.
+        The contents are lost, so the guest must not use them any more.
         """
         if not self.shared:
             return
@@ -180,10 +180,11 @@ def free(
     ram: Ram,
     note: Callable[[GuestAllocation], None],
 ) -> None:
-    """Free all blocks of an allocation; they are no longer shared, and no thread executes in them.
+    """Free all blocks of an allocation.
 
-    If that fails, the allocation still has the blocks that were not freed. The block for page
-    tables is not freed if the kernel has made entries of its own there.
+    Call unshare() first, and make sure that no thread executes in the blocks. If freeing fails, the
+    allocation still has the blocks that were not freed. The block for page tables is not freed if
+    the kernel has made entries of its own there.
 
     Args:
         call: makes a call in the guest.

@@ -98,7 +98,9 @@ def _layouts(base: int, start: int, end: int) -> Iterator[tuple[RamRange, ...]]:
 
 
 def _holds(process: OtherProcess, pieces: Sequence[RamRange], wanted: Mapping[int, bytes]) -> bool:
-    """Return whether a QEMU's memory has pages where a layout of RAM would put them.
+    """Return whether a QEMU's memory has each of some pages where a layout of RAM would put it.
+
+    False if a page is outside of that layout.
 
     Args:
         pieces: the layout of RAM.
@@ -116,9 +118,9 @@ def _holds(process: OtherProcess, pieces: Sequence[RamRange], wanted: Mapping[in
 def _holds_some(
     process: OtherProcess, pieces: Sequence[RamRange], wanted: Mapping[int, bytes]
 ) -> bool:
-    """Return whether a QEMU's memory has pages where a layout of RAM would put them.
+    """Return whether a QEMU's memory has each of some pages where a layout of RAM would put it.
 
-    Pages above the end of that RAM are not compared.
+    Pages above the end of that layout are left out of the comparison.
 
     Args:
         pieces: the layout of RAM.

@@ -132,9 +132,10 @@ class TracedProcess(Target):
     def _counters(self) -> int:
         """Return how many bytes the counters of all threads together may have.
 
-        There must be room for two areas of that size, one for this trace and one for a later
-        trace, at addresses that a distance of 32 bits reaches from the lowest gs base. The result
-        is _COUNTERS if that is so, otherwise less.
+        Two areas of this size must be free in the program's address space, one for this trace and
+        one for a later trace, within a distance of 32 bits from the lowest gs base. The result is
+        _COUNTERS if two such areas are free. If not, it is halved until two areas are free or it
+        is no more than _LEAST_COUNTERS.
         """
         taken = self._taken()
         size = _COUNTERS
@@ -167,7 +168,15 @@ class TracedProcess(Target):
             raise UnmappedError(error.message) from error
 
     def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64]:
-        """Search the program's writable memory and the registers of its threads for addresses."""
+        """Return addresses in some ranges that may be live return addresses or program counters.
+
+        These are the words of the program's writable memory, and the registers of its threads, that
+        lie in the ranges. If such a word points into the code of an earlier trace, the addresses in
+        the ranges to which that code leads are returned instead.
+
+        Args:
+            ranges: addresses [low, high).
+        """
         earlier = [(one.start, one.end) for one in self._earlier_code()]
         words = pointers_in(self._words(), [*ranges, *earlier])
         if not earlier:
@@ -254,7 +263,7 @@ class TracedProcess(Target):
             self._program.resume()
 
     def registers(self, cpu: int) -> Mapping[str, int]:
-        """Return no registers: pointers() searches those of all threads."""
+        """Return an empty map: pointers() reads the registers of all threads itself."""
         return {}
 
     def wait(self, timeout: float) -> MachineEvent | None:

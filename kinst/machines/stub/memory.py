@@ -356,11 +356,13 @@ def need_process(address: int, size: int) -> None:
 
 
 def _runs(free: Sequence[int], slot: int) -> list[range]:
-    """Join neighbouring free slots, and return each contiguous area as range(start, end, slot).
+    """Join neighbouring free areas of virtual memory, all of one size, into larger ones.
+
+    Returns each larger area as range(start, end, slot).
 
     Args:
-        free: addresses of free slots.
-        slot: bytes of a slot.
+        free: addresses of the free areas.
+        slot: size in bytes of each free area.
     """
     runs: list[range] = []
     for at in sorted(free):

@@ -137,8 +137,12 @@ class BootingVm(Vm):
         return self.registers(stopped.cpu)[leap.register] - leap.target & MASK
 
     def _slide_by_tables(self, touched: Sequence[tuple[int, int]]) -> int:
-        """Run the guest until it accesses one of these ranges (BootSpan.touched), and return how
-        far KASLR has moved the kernel, as the page tables tell at that moment.
+        """Run the guest until it accesses one of some ranges, and return how far KASLR has moved
+        the kernel, as the guest's page tables tell at that moment.
+
+        Args:
+            touched: (virtual address, bytes) of each range. When the kernel first accesses one of
+                them, its page tables map the kernel's image already.
         """
         self._stub.watch(touched)
         self._run_to_stop()
@@ -279,10 +283,11 @@ class BootingVm(Vm):
             self._step = next(self._steps)
 
     def _preparing(self) -> Iterator[Callable[[], bool]]:
-        """Prepare the stored command in steps, between which the guest must do something.
+        """Prepare the stored command in steps; after each step the guest must do something.
 
-        Each time, yield a function that returns whether the guest has done it; the caller then asks
-        for the next step. The command is prepared when the last function returns True.
+        Yield, for each step, a function that returns whether the guest has done this. The caller
+        begins the next step when the function returns True. The command is prepared when the last
+        function returns True.
         """
         yield self._hears_init
         for _ in self._mounting():

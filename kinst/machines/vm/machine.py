@@ -84,8 +84,8 @@ class Vm(Guest):
             early_start: a QEMU that was started before and loads a saved state, to use instead of a
                 new QEMU; None to start a new QEMU.
             terminal: the terminal of the guest's commands; None if they have no terminal.
-            accelerator: the accelerator in config.accel, with the reason for this choice; None if
-                there is no choice: kinst neither tries another one nor records the outcome.
+            accelerator: the accelerator in config.accel, and why it was chosen. With None, kinst
+                uses config.accel, tries no other accelerator and does not record the outcome.
 
         Raises TargetError if QEMU, a file or memory is missing.
         """

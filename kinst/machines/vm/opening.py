@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
 
 def start_early(config: MachineConfig, device: Path = DEVICE) -> EarlyGuest | None:
-    """Start a guest from its saved state, before its configuration is complete.
+    """Start a QEMU that can load a guest's saved state, before the D program is compiled.
 
     None if the guest has no saved state, or is only to be read.
 
     Args:
+        config: the configuration as far as it is known. How much scratch the D program wants is
+            not known yet: if the final configuration needs another QEMU, open_guest() starts one.
         device: path of KVM's device.
     """
     if config.read_only or config.kernel is None or config.boot is None:

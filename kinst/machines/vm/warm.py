@@ -157,8 +157,11 @@ class Loading:
 
 
 class EarlyGuest:
-    """QEMU that is started before its configuration is complete, and loads a saved state when
-    load() is called; implements EarlyStart (core/machine.py).
+    """QEMU that is started before the D program is compiled, and loads a saved state when load()
+    is called; implements EarlyStart (core/machine.py).
+
+    Its VmConfig is a guess, since the D program may want more scratch. take() compares it with the
+    final VmConfig.
     """
 
     def __init__(self, config: VmConfig, board: Board, warm: WarmStart, command: str) -> None:
@@ -176,9 +179,11 @@ class EarlyGuest:
             self._loading = Loading(self._warm, self._qemu, self._command)
 
     def take(self, wanted: object) -> tuple[Qemu, Loading] | None:
-        """Return the QEMU, and the loading of its saved state, if its VmConfig equals `wanted`.
+        """Return the QEMU, and the loading of its saved state, if its VmConfig equals `wanted`; end
+        the QEMU and return None if not. If an earlier call has returned the QEMU, only return None.
 
-        Otherwise, or if the QEMU was returned before, end it and return None.
+        Args:
+            wanted: the final VmConfig.
         """
         qemu = self._qemu
         if qemu is None or wanted != self._config:
