@@ -61,7 +61,8 @@ class CodeMachine:
         result_slot: the frame slot of the register with a C function's result.
         exit_slot: the frame slot in which clauses store where control goes after them (Exit of
             core/bodies.py).
-        convention: LLVM calling convention of entry functions and of cold helpers.
+        convention: LLVM calling convention of entry functions and of the helper functions that
+            they call.
         per_cpu: how code reads this CPU's per-CPU data.
         builtins: how code reads each built-in variable of D, by name.
         timestamp_asm: how code reads the cycle counter: inline assembly, the name of an LLVM
@@ -87,11 +88,11 @@ class CodeMachine:
             not known.
         signature_bits: mask of the bits of a kernel return address that may hold its signature
             (pointer authentication).
-        reserves: whether trampolines of the program write some records by themselves. Then clauses,
-            too, must reserve the bytes of their records in STATE_RESERVED.
-        preemption: address of a u32 that says whether the kernel preempts threads that run in it:
-            not while the u32 is 0 or 1. The address is 0 if this kernel never preempts them, and
-            None if it always may.
+        reserves: whether trampolines of the program write some records without a call. If so,
+            clauses reserve the bytes of their records in STATE_RESERVED, as these trampolines do.
+        preemption: address of a u32 by which the kernel decides whether it may preempt a thread
+            that runs in the kernel: it does not while the u32 is 0 or 1. 0 instead of an address
+            means that this kernel never preempts such threads; None, that it may at any time.
         saved_registers: (D name, offset) of each register in the registers that the kernel saves
             when a CPU is interrupted.
         samples: whether clauses also run when profile-N samples a CPU. If so, the program counter
@@ -162,6 +163,9 @@ class CodeMachine:
 def parents_of(facts: Facts | None) -> tuple[int, int]:
     """Return two offsets in the kernel's task structure, by which ppid is read: of the pointer to
     the parent's task, and of the process id.  (0, 0) if they are not known.
+
+    Args:
+        facts: what is known of the traced kernel; None if nothing is known of it.
     """
     access = facts.builtins.get("ppid") if facts else None
     if access is None or len(access.offsets) != 2:

@@ -53,8 +53,8 @@ class TargetCode:
         arguments: numbers of the probe's arguments that each entry function reads; the site's
             descriptor says where they are.
         strings: the bytes of the strings area.
-        trap_hook: offset of the trap hook in `code`.
-        fault_hook: offset of the fault hook in `code`.
+        trap_hook: offset in `code` of the function that the kernel's breakpoint handler calls.
+        fault_hook: offset in `code` of the function that the kernel's exception table search calls.
         ir: LLVM assembly before optimisation, for --dump.
         samplers: addresses of the functions that run an entry function with the registers that an
             interrupt has saved, in the order of ProgramEntries.sampled.
@@ -150,14 +150,14 @@ class ProgramEntries:
     Attributes:
         program: the program.
         layout: layout of the data that the program writes.
-        entries: the distinct tuples of clauses that sites run.
-        error_clauses: the clauses of dtrace:::ERROR.
+        entries: for each entry function, the indexes of the clauses that it runs.
+        error_clauses: indexes of the clauses of dtrace:::ERROR.
         error_site: address of dtrace:::ERROR's site descriptor on this machine.
-        sampled: (entry, address of the site descriptor) of each profile-N probe, which runs when
-            the kernel samples a CPU.
+        sampled: (indexes of the clauses, address of the site descriptor) of each profile-N probe,
+            which fires when the kernel samples a CPU.
         chosen: for each site at which a number in memory (such as a system call's number) decides
-            which probe fires: the site's probes as (selection, entry, address of the site
-            descriptor).
+            which probe fires: the site's probes as (selection, indexes of the clauses, address of
+            the site descriptor).
     """
 
     program: typed.TypedProgram
@@ -211,6 +211,11 @@ def _choosers(needed: ProgramEntries, unit: Unit, error: IrFunction) -> list[IrF
 
     The list begins with the entry functions that these functions call. They are internal copies of
     the exported entry functions: LLVM would emit a relocation for a call of an exported function.
+
+    Args:
+        needed: the program's entry functions.
+        unit: the LLVM module under construction.
+        error: the LLVM function of write_error(), which a faulting clause calls.
     """
     entries: dict[Entry, IrFunction] = {}
     functions: list[IrFunction] = []

@@ -71,6 +71,13 @@ def write_entry(
     In the target, the function does nothing if tracing is not active, and counts a drop if this CPU
     is already in a clause (the probe fired in an NMI).  On the host, the caller checks both
     conditions.
+
+    Args:
+        unit: the LLVM module under construction.
+        name: name of the function.
+        clauses: the clauses to run.
+        error: the LLVM function of write_error(), which a faulting clause calls; None is allowed
+            only if no clause can fault.
     """
     machine = unit.machine
     params = (IrValue(64, "%site"), IrValue(64, "%frame"))
@@ -103,7 +110,12 @@ def write_entry(
 def _write_clauses(
     firing: Firing, clauses: Sequence[typed.Clause], error: IrFunction | None
 ) -> None:
-    """Emit LLVM IR of clauses one after another, then begin the block "leave"."""
+    """Emit LLVM IR of clauses one after another, then begin the block "leave".
+
+    Args:
+        error: the LLVM function of write_error(), which a faulting clause calls; None is allowed
+            only if no clause can fault.
+    """
     clear_clause_memory(firing, clauses)
     for ordinal, clause in enumerate(clauses):
         firing.ordinal = ordinal
@@ -120,6 +132,11 @@ def _write_clause(
 
     The emitted code continues after the clause or, if the clause has an exit(), at the label
     `ended`.
+
+    Args:
+        ended: label after the last clause of the entry function.
+        error: the LLVM function of write_error(), which a faulting clause calls; None is allowed
+            only if no clause can fault.
     """
     code = firing.code
     layout = firing.unit.layout.clauses[clause.index]

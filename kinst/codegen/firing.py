@@ -138,9 +138,10 @@ class Firing:
         this: the clause-local variables that are in registers, by index.
         entries: address of each thread-local variable's table entry, by the variable's index; 0
             until this firing has looked it up.
-        old: the values to which typed.OldValue, Before and BaseAddress evaluate: the last element,
-            which belongs to the innermost assignment whose code is being emitted. The code of an
-            assignment inside another one pushes its own element and pops it at the end.
+        old: a stack with one value for each assignment whose code is being emitted; the last
+            belongs to the innermost assignment. An expression in an assignment that stands for the
+            variable's old value (typed.OldValue, typed.Before) or for the changed structure's
+            address (typed.BaseAddress) evaluates to the last value.
     """
 
     unit: Unit
@@ -265,8 +266,9 @@ def read_access(code: IrFunction, machine: CodeMachine, access: Access) -> Lower
 
 
 def _start(code: IrFunction, machine: CodeMachine, access: Access) -> IrValue:
-    """Emit LLVM IR of the first step of read_access(): read the address to which the first offset
-    of `access` will be added or, if it has no offsets, the value itself; return the result.
+    """Emit LLVM IR of the first step of read_access(); return its result. If `access` has offsets,
+    the result is the address to which read_access() adds the first offset. Otherwise, it is the
+    value to read (for a string, its address).
 
     Raises KinstError if kinst does not know how this machine reads per-CPU data or the current
     thread's address.

@@ -106,9 +106,10 @@ def _table(firing: Firing, layout: AggregationLayout) -> IrValue:
 def _constant_entry(
     firing: Firing, action: typed.AggregateAction, layout: AggregationLayout, table: IrValue
 ) -> IrValue:
-    """Emit LLVM IR that computes the address of the table entry that an action with constant keys
-    updates; return the address.  If all keys are literals, the entry's index is a constant in the
-    code.  Otherwise, the code loads it from the site's descriptor.
+    """Emit LLVM IR that computes the address of the table entry that an action updates; return the
+    address.  Each key is a literal, or is constant at each probe (probefunc, id and so on).  If all
+    keys are literals, the entry's index is a constant in the code.  Otherwise, the index depends on
+    the probe, and the code loads it from the site's descriptor.
     """
     code = firing.code
     keys = literal_keys(action.keys)
@@ -316,8 +317,11 @@ def _lquantize(code: IrFunction, params: tuple[int, ...], value: IrValue) -> IrV
 
 
 def _llquantize(code: IrFunction, params: tuple[int, ...], value: IrValue) -> IrValue:
-    """Emit LLVM IR that computes the bucket of llquantize(); return its number.  There is one
-    select for each order of magnitude, from the highest down.
+    """Emit LLVM IR that computes the bucket of llquantize(); return its number.
+
+    The code has no branches: for each order of magnitude (aggregation_tables.py magnitudes()), from
+    the highest to the lowest, a select takes the bucket in this order if the value is below the
+    order's end.
     """
     orders, above = magnitudes(params)
     if not orders:  # the lowest bound is above every 64-bit value

@@ -149,9 +149,12 @@ def reserve(firing: Firing, size: int, dropped: str) -> Reserved:
 
 
 def _reserves(firing: Firing) -> bool:
-    """Return whether code on this machine must reserve a record's bytes in STATE_RESERVED. It must
-    if trampolines also write records: they leave interrupts on, so this probe may have interrupted
-    a trampoline on the same CPU in the middle of a record.
+    """Return whether a clause on this machine takes a record's bytes at STATE_RESERVED, the end of
+    all reserved bytes, instead of at STATE_HEAD, the end of the bytes that the consumer sees.
+
+    The two differ if trampolines of the program also write records without a call. A trampoline
+    leaves interrupts on, so this probe may have fired in an interrupt while a trampoline on the
+    same CPU was in the middle of a record.
     """
     return firing.unit.machine.reserves and not firing.unit.machine.host
 

@@ -26,8 +26,10 @@ _MULTIPLIER = 0x9E3779B1
 
 
 def key_word(code: IrFunction, key: IrValue, field: Field) -> IrValue:
-    """Emit LLVM IR that computes the word of a key in the slot table; return the word. The word of
-    a key of up to four bytes is never 0.
+    """Emit LLVM IR that computes the word of a key in the slot table; return the word.
+
+    The word of a key of up to four bytes is never 0. One key of eight bytes has the word 0, which
+    in the table means a free slot; this key never gets a counter.
     """
     stored = code.convert(key, 8 * field.size, typed.is_signed(field.type))
     return code.add(code.convert(stored, 64, signed=False), SLOT_BIAS)

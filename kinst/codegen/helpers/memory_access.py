@@ -285,8 +285,9 @@ def _write_write_kernel(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function write_kernel(dst, src, size), which copies to memory of the traced
     kernel and returns 0 on success and another value on failure.  Scratch is never written.
 
-    Unlike the kernel's function that reads, the function that writes does not check the address: it
-    would oops for an address of a process.  So the bytes are read first.
+    The kernel's function that reads memory checks the address and fails for an address of a
+    process.  The function that writes does not check, and would oops.  So in the target,
+    write_kernel() first reads the bytes at dst, and writes them only if that succeeds.
     """
     code, machine = unit.function(name, 3), unit.machine
     dst, src, size = code.params
@@ -314,16 +315,19 @@ def _write_write_kernel(unit: Unit, name: str) -> IrFunction:
 
 
 def write_kernel(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
-    """Emit a call that copies `size` bytes from memory of the clause to memory of the traced
-    kernel; return its result, which is 0 on success and another value on failure.
+    """Emit a call that copies `size` bytes from scratch to memory of the traced kernel outside of
+    scratch; return its result, which is 0 on success and another value on failure.
     """
     helper = firing.unit.helper("write_kernel", _write_write_kernel)
     return firing.code.call(helper, (to, source, size))
 
 
 def write_anywhere(firing: Firing, to: IrValue, source: IrValue, size: int) -> None:
-    """Emit LLVM IR that copies `size` bytes from memory of the clause to memory that the clause may
-    write or to memory of the traced kernel.  The emitted code faults if neither can be written.
+    """Emit LLVM IR that copies `size` bytes from scratch to the address `to`.
+
+    `to` may be in the clause's alloca() memory, in a D variable that is not dynamic, or anywhere in
+    the traced kernel's memory outside of scratch.  The emitted code faults if the bytes there
+    cannot be written.
     """
     code = firing.code
     here, bad = _unwritable(firing, to, const(size))

@@ -124,8 +124,9 @@ def root_directory(firing: Firing) -> Lowered:
 
 
 def kernel_path(firing: Firing, *file: IrValue) -> Lowered:
-    """Emit LLVM IR that makes the path of a file of the kernel, from the process's root; return the
-    path.  The path or mount at address 0 faults.
+    """Emit LLVM IR that makes the text of the path to which a structure of the kernel belongs, from
+    the current process's root directory; return the text.  If the first address in `file` is 0, the
+    emitted code faults.
 
     Args:
         file: address of the kernel's structure for the path; or the addresses of its structures for

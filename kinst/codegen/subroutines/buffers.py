@@ -1,5 +1,6 @@
 """Subroutines on bytes in memory: in the clause's own memory (alloca, memref), in the kernel
-(bcopy, memstr), in the traced process (copyin, copyout and the like).
+(bcopy, memstr), in the current process (copyin, copyout and the like).  The current process is that
+of the thread that hits the probe.
 
 Tested by tests/codegen/subroutines/test_subroutines.py.
 """
@@ -138,8 +139,9 @@ def copyout(firing: Firing, args: Args) -> Lowered:
 
 
 def _write_out(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> None:
-    """Emit LLVM IR that copies bytes to the traced process or, if clauses may write the kernel's
-    memory, to an address in the kernel's half of the address space. A bad address faults.
+    """Emit LLVM IR that copies bytes from scratch to the current process's memory or, if clauses
+    may write the kernel's memory and `to` is in the kernel's half of the address space, to the
+    kernel's memory. A bad address faults.
     """
     code, machine = firing.code, firing.unit.machine
     if machine.host or not machine.nofault_write:
@@ -161,7 +163,7 @@ def _write_out(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> N
 @subroutine("void copyoutstr(const char *, uintptr_t, size_t)", destructive=True)
 def copyoutstr(firing: Firing, args: Args) -> Lowered:
     """Emit LLVM IR of copyoutstr(string, address, size), which copies a string and its NUL, at most
-    `size` bytes, to the traced process.
+    `size` bytes, to the current process's memory.
     """
     code = firing.code
     source, to, size = pointer(firing, args[0]), number(firing, args[1]), number(firing, args[2])

@@ -344,9 +344,11 @@ def _usermode(firing: Firing) -> IrValue:
 
 
 def _process_text(firing: Firing, name: str) -> Lowered:
-    """Emit LLVM IR that makes the value of cwd, execargs or root; return it.  On the host, a
-    CONTEXT_* word may have the address of a string about kinst's own process; then this string is
-    the value.
+    """Emit LLVM IR that makes the value of cwd, execargs or root; return it.
+
+    In a clause that runs for kinst's own process, the variable's CONTEXT_* word has the address of
+    the value, a string that kinst has stored.  If this word is 0, and in the target, the value is
+    that of the current thread's process in the traced kernel.
 
     Args:
         name: name of the built-in variable.

@@ -141,9 +141,9 @@ def snapshot(firing: Firing, expr: TranslatedStruct, lower: Lower) -> Lowered:
 
 
 def _base(firing: Firing, expr: Store, lower: Lower) -> IrValue | None:
-    """Emit LLVM IR that computes the start of the D variable whose memory a store changes (for a
-    dynamic variable, the address of the value in its table entry); return this address.  None if
-    the store is through a pointer (*p, p->x), so that it names no variable that it changes.
+    """Emit LLVM IR that computes the start of the structure or array, a D variable, that a store
+    names (s.x = 1, a[2] = 1); return this address.  For a dynamic variable, it is the address of
+    the value in the table entry.  Return None if the store is through a pointer (*p = 1, p->x = 1).
     """
     if expr.variable is None:
         return None
