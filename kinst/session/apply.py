@@ -150,9 +150,9 @@ def _read_text(machine: StartedMachine) -> LiveText:
 class PlantedStopped:
     """Implementation of Planted for a machine that is stopped while patches are written.
 
-    If memory can be read while the machine runs, kinst copies the kernel's whole text before it
-    stops the machine. If there are few patches, kinst then reads only the text around the patches
-    while the machine is stopped.
+    If memory can be read while the machine runs, the machine is stopped only briefly: kinst copies
+    the kernel's whole text before the stop. During the stop, kinst copies the text again or, if
+    there are few patches (FEW), reads only the bytes at each patch.
     """
 
     def __init__(self, plan: TracePlan, machine: StartedMachine) -> None:
@@ -254,8 +254,9 @@ class PlantedStopped:
         """Turn on or off the kernel's own switches (static keys) that must be on so that control
         reaches some of the sites.
 
-        Returns False if that is impossible because the kernel keeps changing its switches itself,
-        although it was allowed to run again and again for SWITCHING seconds.
+        The kernel must not be stopped while it changes switches itself. If it is, kinst lets the
+        machine run briefly and tries again. Returns False if this has not helped within SWITCHING
+        seconds.
 
         Args:
             switches: addresses of the switches (EnabledSite.switch).

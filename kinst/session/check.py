@@ -63,9 +63,9 @@ def check_programs(
         programs: one syntax tree for each program of the request, in the same order.
         types: the types of the kernel to be traced; None if they are not known.
         dialect: returns the traced system's part of D.
-        measures: expression, unit and keys of each aggregation, by the aggregation's name, for
-            trees that kinst made: they are taken from the programs that the user wrote, and shown
-            in their words. Empty if `programs` are the trees of these programs themselves.
+        measures: what each aggregation measures, in the user's own words, by the aggregation's
+            name. Needed if kinst has rewritten the user's trees, since the words in `programs` are
+            then kinst's. Empty if `programs` are the trees as the user wrote them.
     """
     options = options_of(request, programs)
     environment = Environment(
@@ -141,7 +141,9 @@ def _check_destructive(program: typed.TypedProgram, options: Options) -> None:
 
 
 def _written_symbols(clause: typed.Clause) -> list[str]:
-    """Return "`NAME =" for each variable of the kernel that a clause assigns, wholly or in part."""
+    """Return, for each variable of the kernel that a clause assigns, wholly or in part, the text
+    by which an error message names the assignment: "`NAME =".
+    """
     return [
         f"`{one.name} ="
         for store in find(clause, typed.Store)
@@ -150,8 +152,8 @@ def _written_symbols(clause: typed.Clause) -> list[str]:
 
 
 def _symbols_of(address: typed.Expr) -> Iterator[typed.SymbolAddress]:
-    """Yield the symbol from whose address an address is computed by offsets or indexes; nothing for
-    an address that was loaded from memory.
+    """Yield the symbol in which an address lies: the expression is the symbol's address, or adds
+    offsets or indexes to it. Yield nothing if the address was loaded from memory.
     """
     while isinstance(address, typed.Cast | typed.Binary):
         address = address.operand if isinstance(address, typed.Cast) else address.left

@@ -251,10 +251,11 @@ class _Named:
         Args:
             found: the probes at their sites.
             clause: the clause's index.
-            once: whether the clause's descriptions are the parts of one probe of a library. If so,
-                the clause runs only once at a hit of a probe that several descriptions match, and
-                only at the sites that they match: other parts of the probe may have other
-                arguments.
+            once: whether a D library declares one probe by one or several descriptions, and all
+                descriptions of the clause come from that declaration. If so, the clause runs only
+                once at a hit, even if several of these descriptions match the hit probe. The clause
+                also runs only at the sites that its own descriptions match: the library may declare
+                other arguments for the probe's other sites.
         """
         met = set[int]()
         for one in found:
@@ -397,13 +398,15 @@ _NUMBER, _STATE = ARGUMENTS - 2, ARGUMENTS - 1  # of the arguments that conditio
 
 
 def with_few_selected(enabled: Sequence[EnabledSite]) -> tuple[EnabledSite, ...]:
-    """Replace selections by conditions for probes at sites at which few probes have a selection.
+    """Replace the selections of probes by conditions, at sites where at most FEW_SELECTED probes
+    have a selection.
 
-    A selection tells which of a site's hits belong to a probe, by numbers in memory. A trampoline
-    can test a condition without a call. At a site with many probes, the probes keep their
-    selections: there, one call finds the probe that a hit belongs to.
+    Several probes may share a site. A probe's selection says which of the site's hits belong to the
+    probe: those at which a number in memory, such as that of a system call, has certain values. If
+    the selections are conditions, a trampoline tests each of them without a call. At a site with
+    more probes, the probes keep their selections: there, one call finds the probe of a hit.
 
-    The condition gets the numbers of the selection as two more arguments of the probe. Programs
+    A condition reads its numbers from memory by two more arguments, which the probe gets. Programs
     cannot read these arguments, since check_arguments() was called before they are added.
     """
     sites = Counter(e.probe.site for e in enabled if e.selection is not None)
@@ -442,8 +445,8 @@ def with_plain_conditions(enabled: Sequence[EnabledSite], isa: Isa) -> tuple[Ena
     """Return all probes, and refuse each whose condition reads more than general registers.
 
     This is for a machine whose trampolines only count: these can test general registers, but
-    neither flags nor memory. A refused site is a jump that leaves its function only if a flag or a
-    word of memory says so.
+    neither flags nor memory. The refused probes are returns of a function at a jump: whether the
+    jump leaves the function depends on a flag or a word of memory.
     """
     plain: dict[str, bool] = {"": True}
     made = []

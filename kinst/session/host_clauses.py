@@ -49,7 +49,8 @@ class FiringContext:
     Attributes:
         interrupt: a word of the kernel that says whether the CPU handles an interrupt
             (Facts.interrupt_masks).
-        texts: addresses of execargs, cwd and root of kinst's own process; 0 for another process.
+        texts: addresses of execargs, cwd and root, if the variables describe kinst's own process;
+            zeros if they describe a process of the traced machine.
     """
 
     cpu: int = 0

@@ -312,8 +312,9 @@ class RunningKernel:
     ) -> Iterator[Function]:
         """Append to `parts` the cold parts to which branches of a function's parts lead.
 
-        The branches of a part are found in `leaving`. Yield each part that `leaving` lacks,
-        which the caller adds to `leaving` before it calls again.
+        The branches of a part are looked up in `leaving`. If `leaving` lacks a part, the generator
+        yields the part and skips it: the caller adds the part's branches to `leaving`, and later
+        starts a new generator with the same `parts`.
 
         Args:
             parts: the function, and those of its cold parts that are known.
@@ -358,7 +359,10 @@ class RunningKernel:
             yield found
 
     def marks(self, sites: Sequence[Site]) -> U16:
-        """Return, for each site, what Isa.scan() notes about its instruction (Columns.marks).
+        """Return the mark of each site's instruction.
+
+        A mark is a number that Isa.scan() gives to an instruction, so that the ISA can treat many
+        instructions at once. 0 if the instruction has no mark, and must be treated by itself.
 
         If columns() has scanned the site's whole function, the marks of that scan are returned.
         Otherwise only the site's own instruction is scanned.
@@ -445,7 +449,9 @@ class RunningKernel:
 
     @cached_property
     def _thunks(self) -> dict[int, Flow]:
-        """Map of each thunk's address to the control flow that a jump to the thunk stands for."""
+        """Control flow that a jump to a thunk stands for (an indirect jump for a retpoline, a
+        return for a return thunk), by the thunk's address.
+        """
         found: dict[int, Flow] = {}
         for pattern in self.isa.thunks:
             for function in self._system.glob(pattern):
@@ -524,7 +530,8 @@ class RunningKernel:
         plant it.
 
         Args:
-            columns: the instructions of the sites, with marks, for speed; None to read them.
+            columns: the instructions of the sites, as Isa.scan() has found them. If None, the
+                instructions are read from memory one by one, which is slower.
         """
         movable = [False] * len(sites) if columns is None else self._movable(columns)
 
@@ -548,8 +555,10 @@ class RunningKernel:
         ]
 
     def _movable(self, columns: Columns) -> Sequence[bool]:
-        """Return, for each instruction, whether its mark alone shows that the ISA can displace it,
-        so that _stays() need not be called.
+        """Return, for each instruction, whether the ISA can certainly displace it.
+
+        This is computed for all instructions at once, from what Isa.scan() has noted about them
+        (Columns.marks). If False, _stays() must decide.
         """
         if not len(columns):
             return ()
@@ -564,7 +573,9 @@ class RunningKernel:
         return self._system.left_to_tracer(sites)
 
     def _faults(self, address: int, size: int) -> bool:
-        """Return whether an instruction at [address, address + size) may fault on purpose."""
+        """Return whether the kernel expects an instruction at [address, address + size) to fault:
+        its exception table has an entry for the instruction.
+        """
         return any(self._system.fixup(a) is not None for a in range(address, address + size))
 
     def _stays(self, code: bytes, address: int) -> bool:
@@ -636,7 +647,9 @@ class RunningKernel:
         return known
 
     def _moved(self, function: Function) -> tuple[Function, ...]:
-        """Return a function, then its cold parts: functions named after it to which it jumps."""
+        """Return a function, then its cold parts: functions named FUNCTION.cold or the like, to
+        which the function or another cold part jumps.
+        """
         parts = [function]
         for part in parts:
             for flow in self.flows(part):

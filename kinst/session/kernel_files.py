@@ -288,9 +288,8 @@ def isa_of_file(path: str) -> Isa:
 
 
 def _asked(expr: typed.Expr) -> str:
-    """Return the name of the part of D that an expression uses, for SystemKind.lacks().
-
-    "" if every system has that part.
+    """Return the name of the built-in variable, subroutine or other part of D that an expression
+    uses, such as ustack; "" if every operating system offers what the expression uses.
     """
     if isinstance(expr, typed.Builtin | typed.Subroutine):
         return expr.name

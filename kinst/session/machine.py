@@ -73,7 +73,9 @@ def start(
 def booted(
     machine: StartedMachine, request: Request, files: KernelFiles, report: Report
 ) -> StartedMachine:
-    """Return a machine, whose traced boot is over, as a machine whose kernel is up."""
+    """Identify the kernel of a machine anew after its boot, which was traced, and return the
+    machine with what is now known of the kernel.
+    """
     return _identified(machine.target, machine.target.boot_over(), request, files, report)
 
 
@@ -83,7 +85,7 @@ def _identified(
     """Return the machine with what is known of the kernel that runs on it.
 
     Args:
-        location: where the kernel may be.
+        location: where in memory the kernel may be.
     """
     system = files.system.attach(target, files.image, location)
     target.settle(system.page_tables, system.heartbeat, system.allocator)

@@ -280,11 +280,10 @@ def _kinds(
     sites: Sequence[Site], machine: StartedMachine, ability: PlantingAbility
 ) -> Sequence[int]:
     """Return a number for each site, so that sites with equal numbers can be planted in the same
-    ways.
+    ways. The ways are computed only once for each number (choose_movable()).
 
-    choose_movable() is called only once for each number. The number 0 means that it must be called
-    for the site itself: the mark of the site's instruction does not show that the instruction can
-    be displaced into scratch.
+    The number 0 has another meaning: the ways must be computed for that site by itself, since it is
+    not yet known whether the site's instruction can be displaced into scratch.
     """
     if not ability.scratch_address or ability.forced == "stop" or not sites:
         return [0] * len(sites)
@@ -363,7 +362,8 @@ def _lay_out(placement: Placement, cpus: int, counters: PlaceCounters) -> Placed
     """Lay out variables, records and aggregations, and the areas of scratch for them.
 
     Args:
-        counters: returns counter blocks of a size.
+        counters: takes the bytes that each CPU's block must have, and further bytes that would be
+            useful; returns the counter blocks.
     """
     compiled, running = placement.enabled.compiled, placement.running
     layout = lay_out_program(
@@ -380,8 +380,10 @@ def _lay_out(placement: Placement, cpus: int, counters: PlaceCounters) -> Placed
 
 
 def _check_end(running: Sequence[EnabledSite], layout: ProgramLayout, bufsize: int) -> None:
-    """Raise KinstError if the records of dtrace:::END do not fit in a buffer that is kept until the
-    end (dtrace_state_prereserve()).
+    """Raise KinstError if the records of dtrace:::END do not fit in a buffer.
+
+    This is for -x bufpolicy=fill: a buffer must have room for these records even when it is full.
+    In DTrace, dtrace_state_prereserve() checks this.
     """
     ends = [clause for one in running if one.probe.name == END for clause in one.clauses]
     need = sum(one.size for one in layout.clauses if one.clause in ends)

@@ -270,9 +270,10 @@ def _block_rules(
 def _hooks(placed: PlacedProgram, code: TargetCode, machine: StartedMachine) -> list[Hook]:
     """Return the kernel functions to detour.
 
-    These are the breakpoint handler if there are traps; the search of exception tables if a planted
-    instruction may fault on purpose; and the search of BUG and WARN traps if one of these is
-    planted. A machine that is planted while it runs passes breakpoints to kinst's code by itself.
+    These are the breakpoint handler if there are traps; the search of exception tables if one of
+    them has an entry for a planted instruction; and the search of BUG and WARN traps if one of
+    these is planted. A machine that is planted while it runs passes breakpoints to kinst's code by
+    itself, so its breakpoint handler is not detoured.
     """
     facts, kernel, system, parts = machine.facts, machine.kernel, machine.system, placed.placement
     hooks = []
@@ -399,9 +400,10 @@ Choosing = Mapping[int, Sequence[tuple[EnabledSite, int]]]
 
 
 def _choosing(placed: PlacedProgram, descriptors: Descriptors) -> Choosing:
-    """Return, by the address of each site, the planted probes there that have a selection.
+    """Return the planted probes that own only some of their site's hits (EnabledSite.selection).
 
-    Each comes with the address of its site descriptor in the target.
+    The result maps the address of each such site to (probe, address of the probe's site descriptor
+    in the target) for each of these probes.
     """
     found: dict[int, list[tuple[EnabledSite, int]]] = {}
     for k, chosen in enumerate(placed.placement.planted):
@@ -418,7 +420,10 @@ def _calls_of_choosers(
     rules: FrameRules,
     isa: Isa,
 ) -> dict[int, CallBody]:
-    """Return the call of each function that chooses among a site's probes, by the site's address.
+    """Return the calls of choosers, by the address of the site whose trampoline makes the call.
+
+    A site that several probes share may have a chooser: a function in the target that finds out
+    which of the probes a hit belongs to, and runs only that probe's clauses.
 
     Args:
         descriptors: offsets of the probes' descriptors in scratch.

@@ -209,8 +209,9 @@ class PlantedMachine:
         """Write a plan's code and data, without the patches, into a stopped machine.
 
         Args:
-            plan_again: returns the machine and a plan of the same trace for its kernel, once the
-                kernel whose boot is traced is up; None if the plan stays.
+            plan_again: for a trace of the kernel's boot, called once the kernel is up; returns the
+                machine, with its kernel identified anew, and a new plan for the rest of the trace.
+                None if `plan` is used until the trace ends.
         """
         self._target = machine.target
         self._plan_again = plan_again

@@ -337,8 +337,8 @@ class HostSide:
         read_user: reads the memory of the process that the stopped CPU runs.
         stopped: the stopped CPU.
         write: writes the target's memory.
-        user: how clause code that runs on the host reads user memory: by a call of read_user; None
-            without a machine.
+        user: facts by which the compiler makes host-run clauses read user memory: their code calls
+            read_user. None without a machine.
     """
 
     read: native.NativeRead

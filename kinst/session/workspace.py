@@ -95,7 +95,8 @@ class Workspace:
         kernel changes its text when it switches jump labels.
 
         Args:
-            among: addresses of the functions that find() may return, None for all.
+            among: addresses of the functions that probe descriptions can match, such as those of a
+                batch; None for all functions.
             call_sites: whether call sites of the kernel's own tracer may be planted (PlantRules).
         """
         machine, system = self.machine, self._system
