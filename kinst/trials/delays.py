@@ -1,5 +1,5 @@
-"""Sweep of `kinst race`: one CPU waits at an instruction, in each try at another one or for another
-time.
+"""Sweep of `kinst race`: in each try, one CPU waits at an instruction. The tries differ in the
+instruction or in how long the CPU waits.
 
 Tested by tests/vm/inject/test_race.py.
 """

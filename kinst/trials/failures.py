@@ -81,8 +81,9 @@ def usual_values(name: str, number: int) -> UsualValues:
     """Return the values by which functions usually say that they have failed, by kind of result.
 
     Args:
-        name: name of the error of a function that gets no memory.
-        number: the error's number.
+        name: name of the error by which the system's functions say that they got no memory, such
+            as ENOMEM. Functions with a signed number as result return this error's number, negated.
+        number: the number of this error, positive.
     """
     return {
         "pointer": ErrorValue("NULL", "pointer", 0, number),
@@ -110,7 +111,8 @@ def parse_failure(text: str, errors: Mapping[str, int], usual: UsualValues) -> F
     Args:
         text: [MODULE:]FUNCTION, or [MODULE:]FUNCTION return VALUE; both may be globs.
         errors: numbers of errors by name.
-        usual: as in Failure.value_of().
+        usual: values by which functions usually say that they have failed, by kind of result; the
+            one for pointers is used for NULL.
 
     Raises:
         KinstError: the text does not describe a failure.

@@ -50,8 +50,8 @@ class GuestRun:
 
     Attributes:
         tries: the tries that began, in order.
-        records: records of the D program, by the number of their try; at 0, the LISTED records of
-            calls that could fail.
+        records: records of the D program, by the number of the try in which they were made. The
+            records of the baseline's calls that could fail (TryRecord.kind LISTED) are at 0.
         warm: exit status of the command before the tries; None if it did not end.
         gone: how the guest has ended: an outcome, and text with the end of its console; None if it
             has not ended.
@@ -79,7 +79,9 @@ class TryRecord:
     """A record of the D program.
 
     Attributes:
-        kind: what it is about: LISTED, FAILED, RETURNED or DELAYED.
+        kind: what it is about: LISTED for a call that could fail, FAILED for the call that failed,
+            RETURNED for the return of the outermost function (outcomes.Returned), DELAYED for an
+            instruction at which the CPU waited.
         value: the number of the call for LISTED, the returned value for RETURNED, 0 for FAILED and
             DELAYED.
         frames: the stack that the probe recorded.

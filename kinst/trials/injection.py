@@ -1,5 +1,5 @@
 """Sweep of `kinst inject`: in try n, the n-th call of some functions fails. Only calls that are
-made below some other functions count.
+made, directly or through other functions, by certain functions (`within`) count.
 
 Tested by tests/trials/test_sweep.py.
 """
@@ -75,7 +75,7 @@ def find_targets(machine: Machine, failures: Sequence[Failure]) -> TargetFunctio
         failures: what is to fail; the first that matches a function counts.
 
     Raises:
-        KinstError: a failure is for no function.
+        KinstError: a failure names no function that can fail.
     """
     usual = values_of(machine.dialect)
     by_value: dict[ErrorValue, list[tuple[str, str]]] = {}
@@ -126,7 +126,7 @@ class FailableCall:
 
     Attributes:
         number: which call it is, from 1.
-        stack: its stack, as of outcomes.Try.
+        stack: stack at the call: innermost function first, FUNCTION+OFFSET each.
     """
 
     number: int
@@ -153,7 +153,8 @@ class Injection:
         Args:
             machine: a machine that has started.
             targets: the functions that fail.
-            within: globs, FUNCTION or MODULE:FUNCTION, of the functions below which they fail.
+            within: globs, FUNCTION or MODULE:FUNCTION. The functions fail only while a function
+                that matches one of these globs is on the stack.
         """
         self._machine = machine
         self._values = {
@@ -172,8 +173,8 @@ class Injection:
         )  # fmt: skip
 
     def calls(self, run: GuestRun) -> list[FailableCall]:
-        """Return the calls that could fail, from a run of the baseline; of several baselines, those
-        of the last."""
+        """Return the calls that could fail, as a run of the baseline has recorded them. If the run
+        has done the baseline several times, return the calls of the last time."""
         found: list[FailableCall] = []
         for one in run.records.get(0, ()):
             if one.kind != LISTED:
@@ -188,12 +189,19 @@ class Injection:
         return next((stack_text(one.frames) for one in records if one.kind == FAILED), ())
 
     def wanted(self, stack: tuple[str, ...]) -> int:
-        """Return the number of the error that callers should return; 0 if that is not known."""
+        """Return the number of the error that callers of the failed function should return; 0 if
+        that is not known.
+
+        Args:
+            stack: stack of the call that failed; () if none did.
+        """
         value = self._values.get(stack[0].partition("+")[0]) if stack else None
         return value.error if value is not None else 0
 
     def returned(self, records: Sequence[TryRecord]) -> Returned | None:
-        """Return what the outermost function of `within` returned; None if that is not known."""
+        """Return what the outermost function that matches a glob of `within` returned; None if that
+        is not known.
+        """
         for one in records:
             if one.kind == RETURNED and one.frames:
                 frame = one.frames[-1]
@@ -227,12 +235,12 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def in_order(calls: Sequence[FailableCall], *, first: bool) -> list[int]:
-    """Return the numbers of calls in the order in which they are to fail: first those whose stack
-    no call before them has.
+    """Return the numbers of calls in the order in which they are to fail: first the calls with a
+    new stack, then those whose stack is that of an earlier call.
 
     Args:
-        calls: the calls.
-        first: leave out calls whose stack a call before them has.
+        calls: the calls, in the order in which the command made them.
+        first: whether only the calls with a new stack are returned.
     """
     seen: set[tuple[str, ...]] = set()
     new: list[int] = []

@@ -34,8 +34,8 @@ _MOST_LINES = 100  # lines of the log that a report has
 class Returned:
     """What the outermost function returned in a try.
 
-    Calls fail only below some functions (`within` of injection_program()). The outermost function
-    is the first of them on the stack, which called all others.
+    Calls fail only while one of certain functions (`within` of injection_program()) is on the
+    stack. If several of them are, the outermost function is the one that was called first.
 
     Attributes:
         function: the function's name.
@@ -56,15 +56,16 @@ class Try:
         title: the line that says best what happened: of the kernel's log, or a sentence.
         stack: where the call failed or the CPU waited: innermost function first, FUNCTION+OFFSET
             each.
-        status: exit status of the command; None if it did not end.
-        second: exit status of the command afterwards; None if it did not end.
+        status: exit status of the command with the failure or the delay; None if it did not end.
+        second: exit status when the command was then run again, without the failure or the delay;
+            None if it did not end.
         returned: the outermost function (see Returned) and the error that it returned, such as
             "f: ENOMEM"; "" for none.
         grown: objects that were not freed, by the name of their cache.
         log: lines of the kernel's log.
         output: last lines of the command's output.
         seconds: how long the try took.
-        again: outcome of the same try in another guest; "" if it was not repeated.
+        again: outcome of the repeat of this try; "" if it was not repeated.
     """
 
     number: int
@@ -91,7 +92,7 @@ class Try:
 
     @property
     def site(self) -> str:
-        """The call site; "" if no call failed."""
+        """Call site (FUNCTION+OFFSET) of the call that failed; "" if no call failed."""
         return next((one for one in self.stack[1:] if "+" in one), "")
 
     def to_json(self) -> dict[str, Any]:
@@ -157,7 +158,8 @@ def classify(
         expected: exit status of the command if nothing fails.
         reached: whether the call failed, or the CPU waited.
         returned: what the outermost function (see Returned) returned; None if that is not known.
-        wanted: number of the error that callers should return; 0 if that is not known.
+        wanted: number of the error that callers of the failed function should return; 0 if that is
+            not known.
         names: names of errors by number.
         gone: how the guest has ended: an outcome, and text with the end of its console; None if it
             has not ended.

@@ -23,16 +23,16 @@ Targets = Mapping[ErrorValue, Sequence[tuple[str, str]]]
 def injection_program(
     facts: TrialFacts, targets: Targets, within: Sequence[tuple[str, str]], pointer: str
 ) -> str:
-    """Return a D program that fails the n-th call of functions below other functions, n being the
-    number of the running try.
+    """Return a D program in which, in try n, the n-th call of a target function fails.
 
-    A thread is below a function while its stack pointer is below that of the function's call:
-    self->top, which the outermost of the functions sets and clears.
+    Only calls that a thread makes inside a function of `within` count. self->top is the thread's
+    stack pointer at the entry of the outermost such function; the return of this function clears
+    it. The thread is inside the function while its stack pointer is less than self->top.
 
     Args:
-        facts: how the guest tells the number.
+        facts: how the guest tells the number of the running try.
         targets: the functions that fail, as (module, name), by the value that they return.
-        within: globs (module, name) of the functions below which calls fail.
+        within: globs (module, name) of the functions inside which calls fail.
         pointer: the stack pointer's name in regs[], such as R_RSP.
     """
     entry, leave = (_probes(within, name) for name in ("entry", "return"))
@@ -71,7 +71,7 @@ def delay_program(
     / len(offsets)], at offsets[(n - 1) % len(offsets)].
 
     Args:
-        facts: how the guest tells the number.
+        facts: how the guest tells the number of the running try.
         function: MODULE:FUNCTION.
         offsets: offsets of the instructions.
         delays: nanoseconds.
@@ -98,9 +98,10 @@ def delay_program(
 
 
 def _telling(facts: TrialFacts, actions: str) -> str:
-    """Return the clause that learns the number of a try.
+    """Return the clause that fires when the guest tells the number of the try that begins.
 
     Args:
+        facts: how the guest tells the number.
         actions: D text of the clause's actions, with {} for the number.
     """
     low, value = facts.base, facts.number

@@ -28,8 +28,9 @@ class Summary:
         program: D text of the tries.
         faults: outcomes that are faults.
         tries: the results, by number.
-        seconds: how long the sweep took, without the results that a file had already.
-        ran: tries that ran in this time.
+        seconds: how long the sweep ran this time. If it continued an earlier sweep from a file of
+            results, the time of that sweep does not count.
+        ran: number of tries that ran in these seconds.
         unit: what a try is about: "call" or "delay".
     """
 
@@ -45,8 +46,8 @@ class Summary:
 
     @property
     def found(self) -> list[tuple[Try, int]]:
-        """The faults, worst first, with the number of tries that have the same outcome, title and
-        stack: the first of them stands for all."""
+        """The faults, worst first. Tries with the same outcome, title and stack are one fault,
+        given as (the first of these tries, how many there are)."""
         groups: dict[tuple[str, str, tuple[str, ...]], list[Try]] = {}
         for one in sorted(self.tries, key=lambda one: one.number):
             if one.outcome in self.faults:

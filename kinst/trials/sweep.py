@@ -46,7 +46,8 @@ class Sweep(Protocol):
         program: D text of all tries.
         baseline: number of the try in which no call fails and no CPU waits.
         names: names of errors by number.
-        blames_status: whether a try is repeated if its command fails, as after a fault.
+        blames_status: whether a try in which the command fails is repeated, although that is no
+            fault of the kernel. A try with a fault is always repeated.
         unit: what a try is about, for messages: "call", "delay".
     """
 
@@ -70,7 +71,12 @@ class Sweep(Protocol):
         ...
 
     def wanted(self, stack: tuple[str, ...]) -> int:
-        """Return the number of the error that callers should return; 0 if that is not known."""
+        """Return the number of the error that callers of the failed function should return; 0 if
+        that is not known.
+
+        Args:
+            stack: stack of the call that failed, as stack() returned it.
+        """
         ...
 
     def returned(self, records: Sequence[TryRecord]) -> Returned | None:
