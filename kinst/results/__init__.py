@@ -34,9 +34,9 @@ class Table(dict[Key, int | tuple[Bucket, ...]]):
         name: the aggregation's name, without the @.
         function: count, sum, ... quantize.
         key_types: D types of the keys.
-        expression: what is aggregated, as in events.Aggregation.
-        unit: unit of the values, as in events.Aggregation.
-        key_names: expressions of the keys, as in events.Aggregation.
+        expression: the aggregated expression, as the program has it; "" if not known.
+        unit: unit of the values: "ns", "us", "ms" or "s"; "" if not known.
+        key_names: the expressions of the keys, () if not known.
     """
 
     def __init__(self, aggregation: Aggregation) -> None:
