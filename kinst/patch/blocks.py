@@ -57,7 +57,8 @@ class BlockRules:
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockSums:
     """How to compute the counters of instructions from the counters of blocks and stubs, as a list
-    of additions. Counters are given by their offsets, as signed() returns them.
+    of additions. A counter is given by its offset from the per-CPU base or, if all CPUs share it,
+    by its address as a signed number.
 
     Attributes:
         source: for each addition, the counter of the block or stub.
@@ -85,7 +86,8 @@ class Blocks:
     Attributes:
         wanted: all sites, with the work that is left at each.
         entered: indexes of the sites that need a stub.
-        counters: offset of each stub's counter, as signed() returns it, in the order of `entered`.
+        counters: offset of each stub's counter from the per-CPU base (if all CPUs share it, its
+            address as a signed number), in the order of `entered`.
         sums: how to compute the counters of instructions from those of blocks and stubs.
     """
 
@@ -189,7 +191,10 @@ def _within(candidates: Bools, need: I64, count: int) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SiteCounters:
-    """The counters that the work of each site adds to, by their offsets (signed()).
+    """The counters that the work of each site adds to.
+
+    A counter is given by its offset from the per-CPU base or, if all CPUs share it, by its address
+    as a signed number.
 
     Attributes:
         start: for each site, where its counters begin in `every`.
@@ -253,15 +258,16 @@ def _joins(wanted: Sequence[WantedSite], chains: Chains, rules: BlockRules) -> B
 
 
 def only_counts(work: WantedSite) -> bool:
-    """Return whether a site's work is only to add to counters, without a condition. A site without
-    work counts as such a site."""
+    """Return whether a site's trampoline only adds to counters, without a condition, before the
+    displaced instruction. True also for a site without work; False if the trampoline runs
+    instructions before the site again."""
     counts = all(isinstance(body, CountBody) and body.guard is None for body in work.bodies)
     return counts and not work.rerun_prefix
 
 
 def signed(offset: int) -> int:
-    """Return the offset of a counter (CountBody) as a signed 64-bit number. If all CPUs share the
-    counter, its offset is a kernel address, which becomes negative."""
+    """Convert the offset of a counter (CountBody.offsets) to a signed 64-bit number. If all CPUs
+    share the counter, its offset is a kernel address, which becomes negative."""
     return offset - (1 << 64) if offset >> 63 > 0 else offset
 
 

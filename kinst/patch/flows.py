@@ -19,8 +19,9 @@ def flows_of(columns: Columns, isa: Isa) -> Flows:
     """Return where control goes from each instruction, as far as the ISA alone knows. Faults are
     not included.
 
-    Isa.leads() finds this for all instructions with marks (Columns.marks) in one call. All other
-    instructions are grouped by encoding, and Isa.flow() decodes one instruction of each group.
+    Isa.leads() finds this in one call for all instructions that the ISA marked when it scanned the
+    code (Columns.marks). All other instructions are grouped by encoding, and Isa.flow() decodes one
+    instruction of each group.
     """
     leads = isa.leads(columns)
     kind, target = leads.kind.copy(), leads.target.copy()

@@ -293,10 +293,11 @@ class Leaders:
     ) -> FoundRuns:
         """Choose runs and gates as runs() does, for a kernel in which kinst plants no traps.
 
-        Only a trap could plant an instruction that has no room for a jump, is in no run and has a
-        predecessor that is unknown or not displaced. kinst does not displace such an instruction,
-        so no run contains it. If it is a branch, it still leads to its target in the kernel's text,
-        so that target may be only the first instruction of a run.
+        Some instructions have no room for a jump, are in no run, and have a predecessor that is
+        unknown or not displaced. Only a trap could plant them, so they stay in the kernel's text as
+        they are. If one of them is a branch, control still enters at its target in the kernel's
+        text, so the target may only be the first instruction of a run. That may leave other
+        instructions without a run, so runs are chosen again until no more instructions are left.
 
         Args:
             planted: the instructions, each with whether it has room for a jump of its own.
@@ -337,8 +338,8 @@ class Leaders:
     def _look(
         self, code: _FunctionRows, asked: Bools, own: Bools, taken: U64, live: U64, *, gates: bool
     ) -> FoundRuns:
-        """Choose runs, and gates, in functions that have short planted instructions, and return
-        them.
+        """Choose runs, and gates, in functions that have planted instructions without room for a
+        jump, and return them.
 
         Args:
             code: the functions.

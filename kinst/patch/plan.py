@@ -430,8 +430,8 @@ def _columns(wanted: Sequence[WantedSite]) -> Columns:
 def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
     """Return, for each site, the offsets of the counters that its work adds to.
 
-    The value is None if the work does more than count without a condition, if instructions before
-    the site run again, or if the site has more counters than one byte can count
+    The value is None if the work does more than count without a condition, if the trampoline runs
+    instructions before the site again, or if the site has more counters than one byte can count
     (TrampolineBatch.count).
     """
     counters_of: dict[int, tuple[int, ...] | None] = {}

@@ -282,10 +282,9 @@ def find_runs(
         planted: for each instruction, whether it is planted.
         own: for each instruction, whether it is planted and has room for a jump of its own.
         jump: size of a jump in bytes.
-        reached: for each instruction, whether all its predecessors are displaced, so that control
-            is not known to reach a trap there. First, as few traps as possible are at all other
-            instructions; of the choices that are equal in this, the choice with the fewest traps at
-            these instructions is taken. None if there are no such instructions.
+        reached: for each instruction, whether all its predecessors are displaced; None if this
+            is so for no instruction. Control is not known to reach a trap at such an instruction,
+            so a trap there matters less: it is avoided only after traps at other instructions.
     """
     around = near(lines.position, planted & ~own, jump)
     row = np.flatnonzero(around)

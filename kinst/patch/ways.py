@@ -76,7 +76,8 @@ class Choice:
     Attributes:
         way: "jump", "trap" or "stop"; "" if the site is refused.
         reason: why there is no better way, or why the site is refused.
-        rerun_prefix: live bytes before the site that its trampoline runs again (Isa.rerun_starts).
+        rerun_prefix: code of the instructions before the site, if its trampoline must run them
+            again after the work (Isa.rerun_starts); b"" if it need not.
     """
 
     way: str
@@ -103,8 +104,8 @@ def choose(
         forbidden: why the system forbids to plant the site, or "".
         has_fixup: whether an entry of the kernel's exception table expects this instruction to
             fault at its own address.
-        rerun_prefix: live bytes before the instruction that its trampoline runs again
-            (Isa.rerun_starts).
+        rerun_prefix: code of the instructions before this one, if the trampoline must run them
+            again after the work (Isa.rerun_starts); b"" if it need not.
     """
     if forbidden:
         return Choice("", forbidden)
@@ -128,8 +129,8 @@ def choose_movable(
 
     A jump is best, then a trap, then a stop. For one `ability`, whether a jump is possible depends
     only on the instruction's size and on the distance to the trampolines. If no jump is possible,
-    jump_patch() is also asked for a jump of LONGEST bytes, so that the reason can say which of the
-    two prevents it, the size or the distance.
+    the reason says which of the two prevents it: the size if a jump of LONGEST bytes would reach
+    the trampolines, otherwise the distance.
     """
     address, scratch, size = site.address, ability.scratch_address, len(site.code)
     if not scratch or ability.forced == "stop":
