@@ -263,7 +263,12 @@ class Btf:
 
     def _find(self, type_id: int, name: str, depth: int) -> BtfMember | None:
         """Return the member `name` of a structure or of its anonymous members; None if none has
-        this name."""
+        this name.
+
+        Args:
+            depth: how many anonymous structures and unions contain this one; 0 for the structure
+                that is looked up. A limit ends the reading of damaged BTF.
+        """
         if not type_id or depth > 16:
             return None
         start = int(self._starts[type_id - 1])

@@ -133,8 +133,8 @@ class DebugInfo:
 
     @property
     def made_index(self) -> Index | None:
-        """Index of the file's DWARF if it is open or in the cache; otherwise None. Unlike `index`,
-        never build an index."""
+        """Index of the file's DWARF, if this object has the index already or the cache has it;
+        otherwise None. Unlike `index`, this property never builds an index."""
         if self._index is None and self._cache is not None and not self._sought_index:
             self._sought_index = True
             self._index = open_saved(self.elf, self._cache)
@@ -166,9 +166,9 @@ class DebugInfo:
         """Return the DWARF function that a symbol names and whose code contains an address; None if
         there is no such function.
 
-        A symbol may begin with padding for a tracer, which DWARF leaves out of the function's code.
-        So an address that is at most ROOM (16) bytes before the function's code counts as inside
-        it, too.
+        A function may begin with nops that the compiler inserts for a tracer such as ftrace. The
+        symbol includes these nops, but the function's ranges in DWARF do not. So an address at most
+        ROOM (16) bytes before a range of the function counts as inside the range.
 
         Args:
             name: the symbol's name; suffixes such as .isra.0 are ignored.
@@ -438,7 +438,7 @@ class _UnitsByAddress:
 
 
 class DebugFiles:
-    """The DebugInfo of every file that one machine's session has opened."""
+    """The DebugInfo objects of one machine, by file: each file is opened once."""
 
     def __init__(
         self, cache: Path | None = None, progress: Callable[[float], None] | None = None

@@ -48,8 +48,9 @@ class ProgramElf(Elf):
 
         The symbols are those of the symbol table; in a stripped program, of the dynamic symbol
         table. A function that only the unwind tables have is named f_ADDRESS, with its linked
-        address in hexadecimal; the first function of a section other than .text is named after the
-        section ("plt"), and main() is known by the code at the program's entry."""
+        address in hexadecimal. There are two exceptions: a function at the start of a section other
+        than .text is named after the section ("plt"), and main is named main, if the code at the
+        program's entry shows where it is."""
         table = next((s for s in self.sections if s.kind == _SHT_DYNSYM), None)
         try:
             named = super().symbols

@@ -58,9 +58,9 @@ class FileTypes:
 
         Args:
             paths: paths of the files.
-            tracepoints: returns patterns of names, with {} for a tracepoint's name. The function or
-                type with such a name has the prototype of the functions that the tracepoint calls
-                (Dialect.tracepoint_prototypes).
+            tracepoints: returns patterns of names, such as "btf_trace_{}"; {} stands for a
+                tracepoint's name. Each pattern gives the name of a function or of a typedef that
+                has the prototype of the functions that the tracepoint calls.
         """
         self._paths, self._tracepoints = paths, tracepoints
         self._known: dict[str, DebugInfo] = {}

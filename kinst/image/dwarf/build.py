@@ -363,12 +363,12 @@ def _copies(copies: Int, ranges: Int, function: Int, numbers: Int, caller: Int) 
 
 
 def _followed(origin: Int) -> Int:
-    """Return for each function the position of the abstract function of which it is an instance, or
-    its own position if it is no instance.
+    """Return for each function the position of its abstract instance: the last function of the
+    chain of references (DW_AT_abstract_origin) that starts at it. A function that refers to no
+    other is its own abstract instance.
 
     Args:
-        origin: for each function the position of the function that it refers to, or -1; a chain of
-            references is followed to its end.
+        origin: for each function the position of the function that it refers to, or -1.
     """
     targets = np.arange(len(origin))
     for _ in range(8):

@@ -154,7 +154,10 @@ class _Machine(Reader):
         self.piece = LocalPiece(yes.kind, text)
 
     def taken(self, size: int) -> LocalPiece:
-        """Take what was computed so far off the stack, and return it as a piece of the variable.
+        """Return the result so far as a piece of the variable, and remove it from this object.
+
+        The result is a register or value that an operation named, or memory at the address on top
+        of the stack. If there is neither, the piece is empty: it was optimised out.
 
         Args:
             size: bytes of the piece, 0 for the whole variable.

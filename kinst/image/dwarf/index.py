@@ -1,7 +1,11 @@
 """The index of a file's debug information: loaded from the cache, or built and saved there.
 
 Reading an index needs the standard library alone. build.py, which builds an index and needs numpy
-and numba, is imported only if no index is saved. Terms: kinst/core/inline.py.
+and numba, is imported only if no index is saved.
+
+Terms of DWARF (DWARF 5, section 3.3.8): an abstract instance describes a function as it is in the
+source, an out-of-line instance the function's own code, and a concrete inlined instance a copy of
+the function inside of another function. This module calls the last an inlined copy.
 """
 
 from __future__ import annotations

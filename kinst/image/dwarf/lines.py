@@ -333,8 +333,8 @@ class _Statements:
             self._rows.append(row)
 
     def end(self, address: int) -> None:
-        """End the instructions of the present source file at an address: drop the rows of this file
-        that were collected at the address, since they have no instructions."""
+        """Tell the collector that the code of the present source file (that of the last row) ends
+        at an address. Rows of this file at this address have no instructions: drop them."""
         file = self._last.file if self._last is not None else 0
         while self._rows and (self._rows[-1].address, self._rows[-1].file) == (address, file):
             self._rows.pop()

@@ -107,7 +107,9 @@ class DwarfLocals:
         Args:
             name: symbol of the function that contains the instruction.
             address: the instruction's linked address.
-            inlined: the inlined function whose variables are meant; "" for the innermost function.
+            inlined: name of an inlined function. The search then starts at the copy of this
+                function that contains the instruction, and goes outwards from there. It starts at
+                the innermost block if `inlined` is "", or if no copy contains the instruction.
         """
         names: dict[str, None] = {}
         address = self._described(name, address)
@@ -127,7 +129,9 @@ class DwarfLocals:
             name: symbol of the function that contains the instruction.
             frame: the instruction.
             variable: name of the variable.
-            inlined: the inlined function whose variable is meant; "" for the innermost function.
+            inlined: name of an inlined function. The search then starts at the copy of this
+                function that contains the instruction, and goes outwards from there. It starts at
+                the innermost block if `inlined` is "", or if no copy contains the instruction.
 
         Raises:
             KinstError: the debug information is damaged.
@@ -145,8 +149,10 @@ class DwarfLocals:
 
     def type_in(self, function: str, variable: str) -> DType | None:
         """Return the type of a variable of this name anywhere in a function, or in code that is
-        inlined in it; None if there is no such variable. It serves checks that come before the
-        instructions are known."""
+        inlined in it; None if there is no such variable.
+
+        It serves to check a D program's use of a local variable before it is known at which
+        instructions the program's probes are."""
         for die in self._declared(function):
             if self._name(die) == variable:
                 return self._types.of(die)
@@ -206,8 +212,9 @@ class DwarfLocals:
 
         Args:
             name: symbol of the function that contains the instruction.
-            address: linked address of an instruction of the copy, or of the copy's entry. The
-                copy's ranges may leave out its entry: then an empty range begins at the entry.
+            address: linked address of an instruction of the copy, or of the copy's entry. None of
+                the copy's instructions may be at its entry. Then DWARF gives an empty range there,
+                by which the copy is found.
             inlined: name of the inlined function.
         """
         top = self._function_at(name, address)
@@ -239,9 +246,10 @@ class DwarfLocals:
     def _described(self, name: str, address: int) -> int:
         """Return the address at which to look up an instruction's variables in DWARF.
 
-        This is the instruction's own address. But DWARF leaves out the padding for a tracer at a
-        function's start: for an instruction of the padding, return the first address after it. The
-        padding changes no variable.
+        This is usually the instruction's own address. But a function may begin with nops that the
+        compiler inserts for a tracer such as ftrace, and the function's ranges in DWARF do not
+        include them. For one of these nops, return the first address after the nops: the variables
+        are the same there.
         """
         symbol = self._index.symbol_at(address)
         if symbol is None or self._function_at(name, address) is not None:

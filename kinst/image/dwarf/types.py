@@ -117,7 +117,12 @@ class DwarfTypes:
 
     def of(self, die: Die, depth: int = 0) -> DType:
         """Return the type of a variable, parameter or member: the type that DW_AT_type of its DIE
-        refers to; VOID if the DIE has no type."""
+        refers to; VOID if the DIE has no type.
+
+        Args:
+            depth: how many references between types were followed to this DIE; 0 for a DIE that is
+                looked up. A limit ends the reading of damaged DWARF.
+        """
         # A variable's definition may leave its type to its declaration.
         for also in (AT_ABSTRACT_ORIGIN, AT_SPECIFICATION):
             if AT_TYPE not in die.attributes and also in die.attributes and depth < MAX_DEPTH:
@@ -186,7 +191,12 @@ class DwarfTypes:
 
     def prototype(self, die: Die, depth: int) -> FunctionType:
         """Return the parameters and result of a function, given its DIE (or that of a function
-        type)."""
+        type).
+
+        Args:
+            depth: how many references between types were followed to this DIE; 0 for a DIE that is
+                looked up. A limit ends the reading of damaged DWARF.
+        """
         result = self.of(die, depth)
         origin = die.number(AT_ABSTRACT_ORIGIN)
         if origin and depth < MAX_DEPTH:

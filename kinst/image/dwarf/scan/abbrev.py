@@ -176,7 +176,7 @@ def compile_table(s: Space, u: int) -> tuple[int, int]:
     """Return (first row, number of rows) of a unit's abbreviations in s.w, or (minus the error
     number, 0).
 
-    The table is read unless it is still in memory for an earlier unit.
+    The table is not read again if an earlier unit has the same one and its rows are still in s.w.
 
     Args:
         u: the unit, by the index of its row in s.w (the scan's tables).

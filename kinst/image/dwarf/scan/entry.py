@@ -288,7 +288,8 @@ def address_of(s: Space, u: int, slot: int) -> tuple[int, int]:
 @compiled
 def string_of(s: Space, u: int, slot: int) -> int:
     """Return the string key of an attribute's value; 0 if the entry has no such attribute; or minus
-    the error number.
+    the error number. A string key is a number made of the section that has the string (KEY_*) and
+    the string's offset there.
 
     Args:
         u: the unit, by the index of its row in s.w (the scan's tables).

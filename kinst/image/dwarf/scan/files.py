@@ -37,11 +37,12 @@ from kinst.image.dwarf.scan.units import line_header, line_string
 
 @compiled
 def add_slot(s: Space, v: int) -> int:
-    """Append an element to the table SLOTS, which lists the directories (string keys) and the files
-    (numbers in FILES) of line tables. Return 0, or minus FULL if the table is full.
+    """Append an element to the table SLOTS, which lists the directories and the files of line
+    tables. Return 0, or minus FULL if the table is full.
 
     Args:
-        v: the element.
+        v: the element: the number of a file's row in the table FILES, or the string key of a
+            directory's path (a number made of the string's section and its offset there).
     """
     w = s.w
     n = w[N + SLOTS]
@@ -59,7 +60,8 @@ def add_file(s: Space, u: int, name: int, directory: int, start: int, directorie
 
     Args:
         u: the unit, by the index of its row in s.w (the scan's tables).
-        name: string key of the file's name.
+        name: string key of the file's name (a number made of the string's section and its offset
+            there).
         directory: the file's directory, as a number in the line table.
         start: index in SLOTS of the line table's first directory.
         directories: how many directories the line table has.

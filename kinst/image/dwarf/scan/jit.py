@@ -1,8 +1,9 @@
 """Compilation of the scan by numba, and a cache of the compiled code.
 
 This module is imported only when an index is built (importing numba takes a quarter of a second).
-Compiled code is cached in a subfolder of kinst's cache that is named by the sources: numba itself
-recompiles a function only if the function's own file changes, not if a function that it calls does.
+Compiled code is cached in a subfolder of kinst's cache. The subfolder's name is a checksum of all
+sources of the scan, so a change of any of them makes kinst compile again. By itself numba would
+recompile a function only if the function's own file changes, not if a function that it calls does.
 Each cache file has a checksum, which covers the file's name too, because numba runs what it reads.
 If a cache file is damaged, or was made for another function, the function is compiled again. If the
 folder cannot be written, every process compiles.

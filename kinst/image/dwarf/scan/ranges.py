@@ -45,8 +45,9 @@ def add_range(s: Space, n: int, low: int, high: int) -> int:
     """Append an address range to the table RANGES unless it is empty. Return the new number of
     ranges, or minus FULL if the table is full.
 
-    If FIRST_ANY is 0, this range is the first of its debugging information entry. Then its start is
-    stored in FIRST_LOW, even if the range is empty, and FIRST_ANY becomes 1.
+    Two elements of s.w are for the entry address of an inlined copy: w[FIRST_ANY] is 0 until the
+    first range of a debugging information entry has been seen. For that range, even if it is empty,
+    the function sets w[FIRST_ANY] to 1 and w[FIRST_LOW] to the range's start.
 
     Args:
         n: number of ranges so far.

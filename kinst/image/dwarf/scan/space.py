@@ -181,7 +181,7 @@ def grown(space: Space, units: int, double: bool = True, all_of_them: bool = Fal
     """Return the scan's arrays with larger tables, into which the rows are copied.
 
     Args:
-        units: number of rows of the table UNITS.
+        units: for how many rows the new table UNITS has space.
         double: whether to double the space of tables that are at least half full.
         all_of_them: whether to double all tables of GROWING, also those that are less full. The
             caller needs this if it cannot tell which table was full, because the last rows of that

@@ -228,10 +228,12 @@ def read_unit_entry(s: Space, u: int, first: int, count: int) -> int:
 
 @compiled
 def line_string(s: Space, p: int, end: int, form: int, offsize: int) -> tuple[int, int, int]:
-    """Read a value in a line table's header. Return (position after it, value, 1 if the value is a
-    string key or 0 if it is a number).
+    """Read a value in a line table's header. Return (position after it, value, kind). The position
+    is minus the error number if the value is damaged.
 
-    The position is minus the error number if the value is damaged.
+    For a string the kind is 1, and the value is a string key: a number made of the section that has
+    the string (KEY_*) and the string's offset there. For a number the kind is 0. For a block, or a
+    number of 8 or 16 bytes, kind and value are 0: kinst does not use them.
 
     Args:
         p: position of the value in s.rest.
