@@ -1,1 +1,2 @@
-"""Rank 0: plain frozen data, errors for users, and the protocols between the layers."""
+"""Plain frozen data, errors for users, and the protocols between the layers. Rank 0 of the import
+order (docs/architecture.md): imports no other package of kinst."""

@@ -68,9 +68,9 @@ class Exit:
 
     Attributes:
         number: what a clause stores in the frame's exit slot to choose this exit: RETURN, SKIP, or
-            GOTO plus the target's offset in the site's function.
-        target: address at which control continues; 0 if control returns from the function, whose
-            first instruction the site is.
+            GOTO plus the offset of `target` in the site's function.
+        target: address at which control continues. 0 for RETURN, which is possible only at
+            the entry of a function: control returns to the function's caller.
     """
 
     number: int

@@ -66,8 +66,8 @@ TextCheck = Callable[[Paging, Read, Mapping[str, int], tuple[int, int]], bool]
 def never_final(
     _paging: Paging, _read: Read, _registers: Mapping[str, int], _image: tuple[int, int]
 ) -> bool:
-    """Return False, as the TextCheck of a system whose page tables do not show when its kernel has
-    finished booting."""
+    """Return False. This is Boot.text_is_final of a system whose page tables do not show that its
+    kernel has finished booting."""
     return False
 
 

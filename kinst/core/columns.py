@@ -39,8 +39,9 @@ class Columns:
         size: bytes of each instruction.
         code: the bytes of each instruction, in a row of WIDTH bytes, with zeros after the
             instruction.
-        marks: what Isa.scan() noted about each instruction for the methods that treat many
-            instructions at once. 0 if the instruction has no mark: the ISA's methods for a single
+        marks: the mark of each instruction: a number in which Isa.scan() has noted facts about the
+            instruction, so that the methods of Isa for many instructions need not decode it. Each
+            ISA has its own numbers. 0 if the instruction has no mark: for it, the methods for one
             instruction must be used.
     """
 
@@ -138,7 +139,8 @@ def columns_in(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leads:
-    """Where control goes from instructions with marks (Columns.marks), as columns.
+    """Where control goes from instructions, as columns. Elements for instructions whose mark is 0
+    (Columns.marks) have no meaning.
 
     Attributes:
         falls: whether control falls through to the next instruction. False for a call, even though
@@ -245,7 +247,8 @@ class MadeTrampolines:
 
     Attributes:
         code: the code of all trampolines, one directly after another.
-        original_at: Relocated.original_at of each trampoline.
+        original_at: offset, in each trampoline, of the copy of the instruction that can fault as
+            the original did; -1 if none can.
     """
 
     code: U8

@@ -166,8 +166,11 @@ class StoppingIsa(ABC):
         return None
 
     def has_sequences(self, code: bytes) -> bool:
-        """Whether unsafe() or rerun_starts() may find something in a function with these live
-        bytes. Must be fast: if an exact answer takes long, return True."""
+        """Whether a function with these live bytes may have instructions whose neighbours limit
+        how they are planted, such as a load-exclusive and store-exclusive pair. If False,
+        unsafe() and rerun_starts() return nothing for the function, and need not be called.
+
+        Must be fast: if an exact answer takes long, return True."""
         return False
 
     def unsafe(self, instructions: Sequence[Instruction]) -> Mapping[int, str]:
@@ -206,13 +209,13 @@ class StoppingIsa(ABC):
     def guarded_call(
         self, pieces: Sequence[tuple[int, bytes]], call: int, guard: int, count: int
     ) -> tuple[int, bytes, Sequence[Argument]] | None:
-        """Find the instruction that loads a pointer, in a function that makes a C call only if this
-        pointer is not null.
+        """Find the load of a pointer in a function that loads the pointer, tests it for null, and
+        makes a C call if it is not null.
 
-        Returns the instruction's address and bytes, and where the arguments of the call are when
-        that instruction is about to run. None if there is another branch than the test for null
-        between the instruction and the call, if control may enter between them, or if the arguments
-        are not known.
+        Returns (address of the load instruction, its bytes, how to find the arguments of the call
+        when the load is about to run). Returns None if the code between the load and the call has
+        another branch than the test for null, if control may enter there, or if the arguments are
+        not known.
 
         Args:
             pieces: (address, code) of every part of the function.
@@ -377,11 +380,12 @@ class PlantingIsa(StoppingIsa):
         return [0] * len(instructions)
 
     def branches(self, code: bytes, address: int) -> tuple[U64, U64]:
-        """Return (sources, targets) of all direct branches in `code`, and of all instructions in
-        `code` that compute an address. The two columns have the same order: ascending targets.
+        """Return two columns: the addresses of all direct branches in `code` and of all
+        instructions in `code` that compute an address; and the address that each of them leads to
+        or computes. Both columns are sorted by the second one.
 
         Some pairs may be wrong: bytes inside other instructions can look like a branch. Called only
-        if RUN_SIZE is not 0."""
+        for an ISA on which a jump may cover several instructions (RUN_SIZE is not 0)."""
         return NO_COLUMNS.address, NO_COLUMNS.address
 
     def table_starts(self, code: bytes, address: int) -> U64:
@@ -445,19 +449,19 @@ class Isa(PlantingIsa):
     """An instruction set: StoppingIsa, PlantingIsa, and questions about many instructions at once.
 
     By default, questions about many instructions are answered instruction by instruction. An
-    instruction set may override these methods to answer faster for the instructions that its scan()
-    marks. The answers must be equal."""
+    instruction set may override these methods to answer faster for the instructions to which its
+    scan() gives a mark (Columns.marks). The answers must be equal."""
 
     def sizes(self, code: bytes) -> I64:
         """Return the size in bytes of each instruction that decode() finds in `code`, in order."""
         return np.array([one.size for one in self.decode(code, 0)], np.int64)
 
     def scan(self, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
-        """Return the instructions that decode() finds in several pieces of code, with their marks
-        (Columns.marks).
+        """Return the instructions that decode() finds in several pieces of code. Columns.marks of
+        the result has a mark for each instruction that scan() has examined, else 0.
 
         If the mark of an instruction depends on following instructions, only following bytes of its
-        own piece count, at most FOLLOWING. An instruction set without marks overrides only sizes().
+        own piece count, at most FOLLOWING bytes. By default all marks are 0.
 
         Args:
             pieces: (address, bytes) of each piece.
@@ -475,8 +479,11 @@ class Isa(PlantingIsa):
         return Scanned(every, bounds)
 
     def leads(self, columns: Columns) -> Leads:
-        """Return where control goes from each instruction that has a mark; the values for
-        instructions without a mark mean nothing."""
+        """Return where control goes from each instruction, as scan() has noted it in the
+        instruction's mark (Columns.marks).
+
+        An instruction whose mark is 0 has not been examined by scan(): its values in the result
+        have no meaning, and flow() must be called for it."""
         count = len(columns)
         return Leads(
             np.zeros(count, np.bool_), np.zeros(count, np.uint64), np.zeros(count, np.uint8)

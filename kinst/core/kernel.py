@@ -118,8 +118,9 @@ class Kernel(Protocol):
         ...
 
     def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Return for each instruction, given as (address, size), whether it is left to the system's
-        own tracer (-x plant=no-callsite)."""
+        """Return for each instruction, given as (address, size), whether kinst does not plant it
+        because the kernel's own tracer (Linux: ftrace) may write there. True only with
+        -x plant=no-callsite."""
         ...
 
     def dead_ends(self) -> Sequence[str]:
@@ -146,8 +147,8 @@ class Kernel(Protocol):
         ...
 
     def at(self, address: int) -> Function | None:
-        """Return the function whose code contains a running address, under a name that find()
-        knows; None if there is no such function.
+        """Return the function whose code contains a running address; None if there is no such
+        function. If several functions have its name, it is named as find() names it (name@2).
         """
         ...
 
@@ -161,8 +162,8 @@ class PlantableKernel(Kernel, Protocol):
         ...
 
     def has_sequences(self, function: Function) -> bool:
-        """Whether a function may have instructions for which unsafe() or rerun_prefix() return
-        something else than "" or b""."""
+        """Whether a function may have instructions whose neighbours limit how they are planted. If
+        False, unsafe() returns "" and rerun_prefix() returns b"" for all of its instructions."""
         ...
 
     def unsafe(self, function: Function, address: int) -> str:
@@ -176,7 +177,8 @@ class PlantableKernel(Kernel, Protocol):
         ...
 
     def marks(self, sites: Sequence[Site]) -> U16:
-        """Return the mark of Isa.scan() for each of these sites, in the same order."""
+        """Return the mark that Isa.scan() gives to the instruction of each site (Columns.marks), in
+        the same order; 0 for an instruction without a mark."""
         ...
 
     def live(self, address: int, size: int) -> bytes:

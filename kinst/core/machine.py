@@ -118,7 +118,8 @@ class Abilities:
             only. stop() is for data that must not change between two operations.
         code_table: the table of translated code; None if a processor runs the code directly, or if
             the table is not known.
-        switches: whether the system's own switches (System.switched()) can be turned on.
+        switches: whether the kernel's switches that lead control to tracepoints can be turned on
+            (Tracepoints.switched()).
         traces_boot: whether bring_up() leaves the kernel at the beginning of its boot. The kernel
             has no clock then, so D's timestamp is Stopping.run_time(). False after boot_over().
     """
@@ -145,8 +146,8 @@ class KernelLocation:
         process: the process id of a user program; 0 for a kernel.
         booting: whether the kernel is at the beginning of its boot, so that its clock, its per-CPU
             data and most of its tables do not exist yet.
-        time: what D's timestamp shows now, in ns, if a trace that began before the kernel had a
-            clock goes on; None if D's timestamp shows what the kernel's clock shows.
+        time: the value, in ns, from which D's timestamp goes on if the kernel's boot was traced and
+            is over now: the kernel has a clock, but it shows another time. None in any other case.
     """
 
     text: int | None = None
@@ -462,9 +463,11 @@ class Planting(Protocol):
         raise TargetError(*self.cannot_plant)
 
     def write_switches(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        """Make the writes that System.switched() returned, like write_text(). If kinst is killed,
-        the switches stay as they are: the system works with them, and only the system knows what
-        bytes they must have when they are off."""
+        """Write (address, bytes) that turn switches of tracepoints on or off, as
+        Tracepoints.switched() returned them. The machine must be stopped.
+
+        Unlike a patch, these bytes are not restored if kinst is killed. The kernel can run with a
+        switch on, and it may have changed the switch for its own users meanwhile."""
         self.write_text(writes)
 
     def map_scratch(
@@ -566,8 +569,8 @@ class Target(KernelMemory, Stopping, Planting, Commands, Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether the traced program has ended by itself, so that nothing is left to restore. A
-        kernel that ends is reported as Gone instead."""
+        """Whether the user program that is traced has ended by itself, so that nothing is left to
+        restore. Always False for a kernel: wait() reports the end of a kernel as Gone."""
         return False
 
     def bring_up(self, say: Callable[[str], None]) -> KernelLocation:

@@ -137,9 +137,9 @@ class Paging(ABC):
         """Whether the CPU with these registers is in user mode."""
 
     def roots_of(self, registers: Mapping[str, int]) -> tuple[Root, ...]:
-        """Return the top-level tables that may be the kernel's: root_of() and, if a CPU in the
-        kernel can still have the tables of user mode (page table isolation), the table of user
-        mode. The table that maps more of the kernel is the kernel's.
+        """Return the top-level tables that may be the kernel's: the table that the CPU uses and, if
+        that may be the table of user mode (page table isolation), also the table that belongs to
+        it in the kernel. Of two tables, the one that maps more of the kernel is the kernel's.
 
         Raises TargetError as root_of() does.
         """

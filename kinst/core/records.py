@@ -157,10 +157,11 @@ class ProgramLayout:
     """Layouts of everything that a program writes.
 
     Attributes:
-        variables: offset of each variable, by Variable.index. A global variable's offset is in
-            the globals area. The offset of a clause-local variable in memory is in the clause's
-            working memory, which begins with the keys of aggregations. -1 for any other variable.
-        clause_size: bytes of the clause-local variables in memory.
+        variables: offset of each variable, by Variable.index. For a global variable it is an offset
+            in the globals area. For a clause-local string, structure or array it is an offset in
+            the clause's working memory, which begins with the keys of aggregations. -1 for a
+            clause-local integer or pointer, which is in a register, and for a dynamic variable.
+        clause_size: bytes of the clause-local strings, structures and arrays.
         dynamic: the tables of the dynamic variables.
         strings: offset of each string constant in the strings area, and the contents of that area.
         site_keys: (probe id, aggregation index) -> index of the entry in the aggregation's table

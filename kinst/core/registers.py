@@ -63,8 +63,8 @@ class NamedRegisters:
         argument_slots: frame slots of the C argument registers.
         sp_slot: frame slot of the stack pointer.
         result_slot: frame slot of the register with a C function's result.
-        exit_slot: the frame's exit slot, which no register has (Isa.exit_slot); -1 if there is
-            none.
+        exit_slot: the frame slot, of no register, in which clauses store where control goes after
+            them (Exit.number in core/bodies.py); -1 if frames have no such slot.
         writable_slots: frame slots of the registers that a program may assign.
         fixed_slots: frame slot of another register -> the reason why it cannot be assigned.
     """
@@ -84,10 +84,11 @@ class NamedRegisters:
 
 
 def slots_of(registers: Sequence[Register], exit_slot: int = -1) -> int:
-    """Return how many u64 slots a frame with these registers has: the saved registers that a
-    trampoline, or a stop, passes to a clause, and the exit slot.
+    """Return how many u64 slots a frame has. A trampoline, or a stop, passes a frame to a clause:
+    the saved values of these registers, and the exit slot.
 
     Args:
-        exit_slot: the exit slot (Isa.exit_slot), -1 if there is none.
+        exit_slot: the slot in which clauses store where control goes after them; -1 if frames have
+            no such slot.
     """
     return 1 + max(exit_slot, *(register.slot for register in registers))

@@ -76,7 +76,8 @@ class SymbolicRun(Protocol):
         ...
 
     def take_numbers(self, other: Self) -> None:
-        """Set each register whose value in another run is a number to that number."""
+        """For each register that has a known number as its value in `other`, set the register to
+        that number in this run. Leave the other registers of this run unchanged."""
         ...
 
     def call(self) -> None:

@@ -116,8 +116,8 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class ThreadTime:
-    """How to compute D's vtimestamp: timestamp + offset_ns + the values of `plus` - the values of
-    `minus`, in ns."""
+    """How to compute D's vtimestamp, in ns: D's timestamp + offset_ns + the sum of the values
+    in the kernel that `plus` finds - the sum of those that `minus` finds."""
 
     plus: tuple[Access, ...]
     minus: tuple[Access, ...]
@@ -298,8 +298,9 @@ class PageAllocator:
             sleep there, holds no lock, and takes interrupts. The functions that are called most
             often are first; the last is called periodically, if the kernel has such a function.
         return_address: return address for such a call: no other control flow reaches this address.
-        returning: address of a rarely called function that only returns an error; 0 if there is
-            none.
+        returning: return address in place of `return_address` on an ISA without a link register:
+            the entry of a rarely called function that only returns an error. 0 if the kernel lacks
+            that function: then `return_address` is used.
         allocate: address of the C function (flags, order), which returns the address of page <<
             order bytes, or 0.
         flags: value of the argument `flags`.
@@ -617,8 +618,9 @@ class SiteRules(Protocol):
         ...
 
     def exempt(self) -> frozenset[int]:
-        """Return the addresses of instructions that may be planted even if refusals() has a reason
-        against their function: there the kernel runs in the same state as in other functions."""
+        """Return the addresses of instructions that may be planted even if refusals() returns a
+        reason for their function: when control reaches one of these instructions, the kernel is in
+        a state in which functions that may be planted run, too."""
         ...
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
@@ -648,8 +650,9 @@ class SiteRules(Protocol):
         ...
 
     def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Return for each instruction, given as (address, size), whether any of its bytes is left
-        to the system's own tracer (-x plant=no-callsite)."""
+        """Return for each instruction, given as (address, size), whether kinst does not plant it
+        because the kernel's own tracer (Linux: ftrace) may write to any of its bytes. True only
+        with -x plant=no-callsite."""
         ...
 
     def is_bug(self, address: int) -> bool:
