@@ -36,10 +36,9 @@ def plan_after_boot(
 ) -> TracePlan:
     """Return the plan by which a trace of a boot goes on once the kernel is up.
 
-    It keeps the probes and the scratch of the plan for the boot.
-
-    Probes of functions that the kernel has freed are left out. A site that cannot be planted in a
-    kernel that is up, such as a jump label, stops the machine as before.
+    The plan has the same scratch as the plan for the boot, and the same probes except those of
+    functions that the kernel has freed. A site that can get neither a jump nor a trap in a kernel
+    that is up, such as a jump label, stops the machine as before.
 
     Args:
         made: the plan for the boot.

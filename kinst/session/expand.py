@@ -242,8 +242,9 @@ class SourceLines:
     ) -> Sequence[ProbePattern]:
         """Return probe descriptions for the instructions of a line of a source file.
 
-        The line belongs to the last function that begins at or before the line; the instructions
-        may be in several instances and inlined copies of that function.
+        The line belongs to the last function that is declared at or before the line. The
+        instructions may be in the function itself, which several files may have compiled, and in
+        its inlined copies.
 
         Args:
             declared: the functions that are declared in the file.

@@ -239,10 +239,11 @@ def with_vmlinux(request: Request, report: Report) -> Request:
     that is a user program, the program's file.
 
     The vmlinux is found by the build-id in the machine's memory. The request is returned unchanged
-    if it names a vmlinux, or if the machine's memory cannot be read before the machine is opened.
+    if it names a vmlinux, or if machines of its kind offer no way to read memory before they are
+    opened.
 
-    Raises KinstError if memory has no build-id or there is no such vmlinux, TargetError if memory
-    cannot be read.
+    Raises KinstError if memory has no build-id or there is no such vmlinux, TargetError if reading
+    memory fails.
     """
     options = request.machine
     program = request.kind.program(request.command, options.process) if options.kind else ""

@@ -47,7 +47,9 @@ class Sizes:
     tables: int
 
     def data(self, cpus: int) -> int:
-        """Return a lower bound for the bytes of data at the start of scratch (see lay_out())."""
+        """Return a lower bound for the bytes of data at the start of scratch: the rings,
+        aggregations and variables, without what depends on the number of probes.
+        """
         each = self.ring + 2 * self.aggs + self.temp + PAGE
         return (cpus + 1) * each + self.dynamic + self.variables + self.tables
 
