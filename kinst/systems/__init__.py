@@ -1,7 +1,8 @@
 """Operating systems that kinst knows: one file or folder for each system.
 
 Each file or folder defines a value SYSTEM (SystemKind, below). kinst chooses the system by looking
-at the kernel's image, never by a name: to add a system, add a file. Rank 3 of the import order.
+at the kernel's image, never by a name: to add a system, add a file. Rank 3 of the import
+order (docs/architecture.md).
 
 Tested by tests/test_contracts.py.
 """
@@ -52,8 +53,13 @@ class FileRules(Protocol):
         ...
 
     def counterpart(self, name: str) -> str:
-        """Return what kernels of this system have in place of a function that only another system's
-        kernel has; "" if nothing is known. An error message shows it as a hint."""
+        """Return a hint for the error message if this file has no function `name`: the function
+        that kernels of this system have for the same purpose. Return "" if no such function is
+        known.
+
+        Args:
+            name: a function that only another system's kernel has, such as FreeBSD's vm_fault.
+        """
         ...
 
 

@@ -228,8 +228,9 @@ class ElfKernel(BasicSystem):
         return self._file.read(address - self._slide & MASK, size)
 
     def frame_address(self, address: int) -> tuple[str, int] | None:
-        """Return (base register's D name, offset) of the canonical frame address at an instruction,
-        from the file's call frame information; None if the file has no rule for the instruction."""
+        """Return how to compute the canonical frame address at a running address: (D name of the
+        base register, offset to add), from the file's call frame information. Return None if the
+        file has no rule for this address."""
         registers = self._target.isa.dwarf_registers
         return self._image.frame_address(address - self._slide & MASK, registers)
 

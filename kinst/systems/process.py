@@ -28,8 +28,8 @@ from kinst.systems.elf import ElfKernel, ElfKind
 
 _PT_INTERP, _PT_TLS = 3, 7
 _USER_END = 1 << 47  # programs lie below
-# Names of notes that are in programs alone, with their types (0: any): the ABI that a program needs
-# (Linux Standard Base 5.0, "Note Section"), and Go's build id.
+# Names of notes that user programs have and kernels do not, with their types (0: any): the ABI that
+# a program needs (Linux Standard Base 5.0, "Note Section"), and Go's build id.
 _NOTES = ((b"GNU\0", 1), (b"Go\0\0", 0))
 _NOTE = struct.Struct("<III")
 _PREFIXES = frozenset(b"\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3")
@@ -114,8 +114,9 @@ class UserProgramKind(ElfKind):
     fallback = False
 
     def knows(self, elf: Elf) -> bool:
-        """Return whether an ELF file is a program: it lies in the user's half of addresses, and has
-        a dynamic linker, thread-local variables, or a note that only programs have."""
+        """Return whether an ELF file is a user program, not a kernel: it lies in the user's half of
+        addresses, and has a dynamic linker, thread-local variables, or a note (_NOTES) that user
+        programs have and kernels do not."""
         loaded = [s for s in elf.segments if s.kind == PT_LOAD]
         if not loaded or any(s.address + s.size > _USER_END for s in loaded):
             return False
@@ -133,7 +134,8 @@ class UserProgramKind(ElfKind):
 
 
 def _has_note(notes: bytes) -> bool:
-    """Return whether the bytes of a segment of notes contain a note that only programs have."""
+    """Return whether the bytes of a PT_NOTE segment contain a note that user programs have and
+    kernels do not: the ABI that a program needs, or Go's build id."""
     at = 0
     while at + _NOTE.size <= len(notes):
         name_size, size, kind = _NOTE.unpack_from(notes, at)

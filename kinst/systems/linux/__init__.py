@@ -88,8 +88,9 @@ class _Linux:
         return None
 
     def lacks(self, name: str, elf: Elf) -> str:
-        """Return "", since every part of D may exist. The dialect says what all Linux kernels lack,
-        and the Facts of the running kernel say what this kernel lacks.
+        """Return "": a Linux kernel's file alone does not tell that a part of D is missing. The
+        dialect says which parts all Linux kernels lack. What one kernel lacks is only known from
+        the Facts of the running kernel.
         """
         return ""
 

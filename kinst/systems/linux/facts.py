@@ -153,8 +153,9 @@ def _steady_timekeeper(kernel: LinuxMemory, btf: Btf) -> int:
     """Return the address of a copy of the kernel's timekeeper that is not being written now.
 
     The kernel computes a new state in shadow_timekeeper (since Linux 6.13 a member of struct
-    tk_data), and copies it while the sequence count is odd. If the machine was stopped during the
-    copy, the shadow is complete.
+    tk_data), and then copies it to the timekeeper. The sequence count is odd during the copy. If it
+    stays odd, the machine was stopped during the copy: return the address of shadow_timekeeper,
+    which is complete then.
     """
     # Since Linux 6.17 the core timekeeper is the first of several (kernel/time/timekeeping.c).
     core = kernel.symbol("timekeeper_data" if kernel.has("timekeeper_data") else "tk_core")
@@ -195,11 +196,12 @@ def _clock(kernel: LinuxMemory, btf: Btf, names: IsaFacts, per_cpu_base: int) ->
     counts cycles.
 
     If the kernel keeps time by the cycle counter, the conversion is the timekeeper's. If it keeps
-    time by another clock (hpet, kvm-clock), the conversion is the scheduler's for the TSC, plus the
-    difference between CLOCK_MONOTONIC and the scheduler's clock. struct sched_clock_data has a
-    reading of both clocks. If the scheduler does not trust the TSC, each tick makes a new reading,
-    and the sum is exact to a tick. If it trusts the TSC, the reading is from the boot, and the sum
-    is off by the drift between the two clocks since then. NTP's corrections are not in the sum.
+    time by another clock (hpet, kvm-clock), the conversion is a sum: the scheduler's conversion of
+    the TSC, plus the difference between CLOCK_MONOTONIC and the scheduler's clock. The difference
+    comes from struct sched_clock_data, in which the kernel stores a reading of both clocks. If the
+    scheduler does not trust the TSC, the kernel stores a new reading at each tick, and the sum is
+    exact to a tick. If it trusts the TSC, the reading is from the boot, and the sum is off by the
+    drift between the two clocks since then. NTP's corrections are not in the sum.
 
     Code that applies the conversion must multiply to 128 bits before the shift.
     """

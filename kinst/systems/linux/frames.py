@@ -46,7 +46,11 @@ class Frames:
 
     def find_with(self, find: FindFrames) -> None:
         """Use `find` from now on to get the call frame information of modules that have no ORC
-        table in memory. Frames calls the function once for each such module."""
+        table in memory. Frames calls it once for each such module.
+
+        Args:
+            find: takes a module, and returns its call frame information; None if there is none.
+        """
         self._find = find
         self._of_modules.clear()
 

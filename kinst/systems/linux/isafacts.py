@@ -29,10 +29,12 @@ class FrameChain:
         frame: D name of the frame pointer.
         next_at: offset of the caller's frame pointer from the frame pointer.
         return_at: offset of the return address from the frame pointer.
-        lone_link: D name of the register that holds the return address in a function without calls,
-            if such a function saves only the caller's frame pointer, and saves it at `return_at`.
-            "" on an ISA without such functions.
-        high: bits that are set in each kernel address (a return address may be signed).
+        lone_link: "" if every frame record has a return address. On other ISAs, a function that
+            makes no calls saves only the caller's frame pointer, at `return_at`, and leaves its
+            return address in a register; lone_link is the D name of this register.
+        high: bits that are set in each kernel address. The unwinder sets them in each return
+            address of the kernel, since a signature (pointer authentication) may have replaced
+            them. 0 if return addresses are never signed.
     """
 
     stack: str
@@ -52,10 +54,12 @@ class CallSite:
             call site, all of one length.
         before: number of bytes before the record's address that boot writes for ftrace and that are
             final (arm64: mov x9, x30).
-        head: if a call is two instructions, a function that returns the bytes of the first one,
-            from the distance in bytes from the call site to `caller`. Boot writes this instruction,
-            and ftrace compares it later. None if a call is one instruction.
-        caller: name of the function to which that first instruction leads as boot writes it.
+        head: None if ftrace's call is one instruction. If it is two (riscv64: auipc and jalr), boot
+            writes the first, and ftrace checks later that it is still there. `head` is then a
+            function that takes the distance in bytes from the call site to the function `caller`,
+            and returns the bytes of the first instruction.
+        caller: name of the kernel's function whose distance boot writes in the first instruction.
+            Unused if `head` is None.
     """
 
     nops: tuple[bytes, ...]
@@ -77,7 +81,8 @@ class CallSite:
         """Return each byte string that a call site may hold while ftrace does not use it.
 
         Args:
-            distance: bytes from the call site to the function `caller`.
+            distance: bytes from the call site to the kernel's function `caller`; it counts only if
+                a call is two instructions.
         """
         head = self.head(distance) if self.head else b""
         return tuple(head + nop for nop in self.nops)
@@ -111,7 +116,7 @@ class Dispatch:
     pt_regs.
 
     Attributes:
-        functions: names of functions that store results; a kernel has some of them.
+        functions: names of the functions that may store results; each kernel has one or more.
         table: symbol of the table of the functions of system calls, by number.
         number: the member of pt_regs with the number of the system call.
         result: the member that the result is stored in.
@@ -121,8 +126,8 @@ class Dispatch:
             system call of this table; None if it always does.
         leave: name of a function that is called with the address of pt_regs after results have been
             stored; "" if there is none.
-        jump_size: bytes that a jump needs. If the store is shorter, kinst reads the result at the
-            call of `leave` instead.
+        jump_size: size in bytes of the jump that kinst plants. If the instruction that stores the
+            result is shorter, kinst reads the result at the call of `leave` instead.
     """
 
     functions: tuple[str, ...]

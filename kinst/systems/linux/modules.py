@@ -358,7 +358,7 @@ def _over(where: Spans, address: int, size: int) -> bool:
 
 
 class ModuleRules:
-    """Rules for planting in the code of loaded modules, with the reasons of refusals.py."""
+    """Rules for planting in the code of loaded modules: which code is not planted, and why."""
 
     def __init__(self, kernel: LinuxMemory, modules: LinuxModules, ftrace: Ftrace) -> None:
         self._kernel = kernel

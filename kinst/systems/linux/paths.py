@@ -121,10 +121,10 @@ class _Walk:
         work: IrValue,
         room: IrValue,
     ) -> None:
-        """Begin the function.
+        """Declare the function's local variables; other methods emit its code.
 
         Args:
-            code: the function.
+            code: the LLVM function that this object emits.
             root: address of the struct path from which the text starts; 0 means the topmost
                 directory.
             work: address of working memory of ROOM bytes, for the text.
@@ -167,7 +167,8 @@ class _Walk:
         return self.code.op("add", self.work, self.code.get(self.at))
 
     def begin(self, *, says_deleted: bool) -> None:
-        """Emit LLVM IR that returns early for a file outside of all trees, which has no path.
+        """Emit LLVM IR for the end of the text, before the walk towards the root: return the empty
+        text for a file outside of all trees, which has no path, and put " (deleted)" if needed.
 
         Args:
             says_deleted: whether to put " (deleted)" at the end of a deleted file's path.

@@ -57,8 +57,9 @@ class KernelRules:
                 some functions are refused that a hook would allow.
             booting: whether the kernel is at the beginning of its boot, and probes are breakpoints
                 that are not written into its code. Then probes are allowed in init code and at code
-                that the kernel rewrites later, except inside of a span for which boot selects the
-                final form: no instruction may begin there afterwards.
+                that the kernel rewrites later. If boot replaces several bytes by other code, such
+                as an alternative, a probe is allowed only at the first of these bytes: after the
+                replacement, perhaps no instruction begins at the others.
         """
         self._booting = booting
         self._notified = notified
@@ -300,7 +301,7 @@ _TOGETHER = 1 << 16  # bytes of code that are read at once
 
 
 def _live(start: U64, size: int) -> Spans:
-    """Return spans at running addresses, each of `size` bytes."""
+    """Return a span of `size` bytes at each of these running addresses."""
     return spans(start, np.full(len(start), size, dtype=np.uint64))
 
 

@@ -150,8 +150,9 @@ class Linux:
         return online_cpus(self._kernel)
 
     def functions(self) -> Sequence[Function]:
-        """Return the kernel's functions in address order, each under its canonical name, followed
-        by the functions of the loaded modules."""
+        """Return the kernel's functions in address order, followed by the functions of the loaded
+        modules. A function with several symbols is there once, under one of its names, preferably a
+        global one."""
         return (*self.table.all, *(f for m in self._modules.all for f in m.functions))
 
     def lookup(self, name: str) -> list[Function]:

@@ -80,8 +80,8 @@ def _queue_of(btf: Btf, thread: Access, member: str) -> Access:
 
 
 def _x86_clock(kernel: LinuxMemory, btf: Btf, per_cpu_base: int, clock: Clock) -> int | None:
-    """Return the scheduler's time in ns at clock.base_cycles, which it computes from the TSC.
-    Return None if the scheduler does not trust the TSC."""
+    """Return the scheduler's time in ns when the TSC was clock.base_cycles. Return None if the
+    scheduler does not trust the TSC, and so does not compute its time from the TSC alone."""
     if not all(kernel.has(name) for name in ("__sched_clock_stable", "__sched_clock_offset")):
         return None
     if kernel.number(kernel.symbol("__sched_clock_stable"), 4) != 1:
@@ -97,12 +97,12 @@ def _x86_clock(kernel: LinuxMemory, btf: Btf, per_cpu_base: int, clock: Clock) -
 
 
 def _generic_clock(kernel: LinuxMemory, btf: Btf, clock: Clock) -> int | None:
-    """Return the scheduler's time in ns at clock.base_cycles, by the generic sched_clock
-    (kernel/time/sched_clock.c), which counts the same cycles as the architecture's clock source.
-    Return None if this kernel does not use that clock.
+    """Return the scheduler's time in ns when the cycle counter was clock.base_cycles, in a kernel
+    whose scheduler uses the generic sched_clock (kernel/time/sched_clock.c): that clock counts the
+    same cycles as the architecture's clock source. Return None if this kernel does not use it.
 
-    The clock has two sets of numbers; the low bit of its latch tells which set is not being
-    written.
+    The kernel has two copies of sched_clock's parameters; the low bit of a sequence count tells
+    which copy is not being written.
     """
     if not kernel.has("cd") or not btf.has("clock_data", "read_data"):
         return None

@@ -85,9 +85,11 @@ class _Search:
         count: number of arguments of its functions, with `data`.
         function: address of __traceiter_NAME().
         sites: the sites of its key, by address.
-        loads, calls: as FiringPlaces has them.
-        known: addresses of the calls in the loops that begin with these loads.
-        entered: other functions that are searched.
+        loads: the loads of the list that were found so far, by address, each with the arguments of
+            the first call of its loop.
+        calls: whether a call of __traceiter_NAME() was found.
+        known: addresses of the calls in the loops that begin with the loads in `loads`.
+        entered: addresses of the called functions that the search has entered.
     """
 
     name: str
@@ -166,12 +168,13 @@ class TracepointFirings:
         return FiringPlaces(search.loads, search.calls)
 
     def call_of(self, load: Instruction, count: int) -> tuple[int, tuple[Argument, ...]]:
-        """Return the address of the call in a list's loop, and its arguments without `data` when
-        the load of the list is about to run.
+        """Find the call in the loop that begins with a load of a tracepoint's list. Return the
+        call's address, and how to find the arguments of the loop's first call (without `data`) when
+        the load is about to run.
 
         Args:
             load: the load of the list.
-            count: number of arguments, with `data`.
+            count: number of arguments of the call, with `data`.
 
         Raises:
             UnknownFiringError: the code after the load is no such loop.

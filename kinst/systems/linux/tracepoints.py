@@ -283,10 +283,10 @@ class LinuxTracepoints:
         return np.concatenate([c for c, _ in parts]), np.concatenate([k for _, k in parts])
 
     def _calls(self, static: int) -> list[int]:
-        """Return the running addresses of the static calls that have a key.
+        """Return the running addresses of all static calls that have the given key.
 
         Args:
-            static: running address of the struct static_call_key.
+            static: running address of the key, a struct static_call_key.
         """
         code, keys = self._static_calls
         found: list[int] = code[keys == np.uint64(static)].tolist()

@@ -72,9 +72,9 @@ def boot(
         leap: the jump by which boot code comes to the kernel's own address space: (function that
             contains the jump, bytes of the jump, register with the target, symbol of the target).
             kinst reads the slide from the register. None if kinst finds the slide without a jump.
-        touched: ranges (virtual address, bytes) that boot code first accesses after the page tables
-            map the kernel's image, so that kinst can find the slide at this access. () if no such
-            ranges are known.
+        touched: ranges (virtual address, bytes) that boot code does not access until the page
+            tables map the kernel's image. At the first access kinst reads the slide from the page
+            tables. () if no such ranges are known.
     """
     # Without the self-tests of ciphers, the kernel boots in four fifths of the time under TCG.  A
     # guest with the user's initrd boots with its usual parameters.  Init gets parameters that the
@@ -107,8 +107,11 @@ def span_of(
 
     Args:
         file: the kernel's vmlinux.
-        leap: as for boot().
-        touched: as for boot().
+        leap: the jump by which boot code comes to the kernel's own address space: (function that
+            contains the jump, bytes of the jump, register with the target, symbol of the target);
+            None if kinst finds the slide without a jump.
+        touched: ranges (virtual address, bytes) that boot code does not access until the page
+            tables map the kernel's image; () if none are known.
     """
     text, end, first = (file.address(name) for name in ("_text", "_end", "start_kernel"))
     if text is None or end is None or first is None:
@@ -129,7 +132,13 @@ def text_is_protected(
     paging: Paging, read: Read, registers: Mapping[str, int], image: tuple[int, int]
 ) -> bool:
     """Return whether page tables show that Linux has write-protected its text: the last thing that
-    it does before it starts init (init/main.c, mark_readonly)."""
+    it does before it starts init (init/main.c, mark_readonly).
+
+    Args:
+        read: reads the guest's memory, in which the page tables are.
+        registers: registers of the CPU whose page tables are looked at.
+        image: range of virtual addresses in which the kernel's image may be.
+    """
     if not paging.translates(registers):
         return False
     root = paging.root_of(registers)
@@ -144,7 +153,13 @@ def boot_code_is_freed(
     paging: Paging, read: Read, registers: Mapping[str, int], image: tuple[int, int]
 ) -> bool:
     """Return whether page tables show that Linux has freed its init code, which it does just before
-    it starts init (init/main.c, free_initmem)."""
+    it starts init (init/main.c, free_initmem).
+
+    Args:
+        read: reads the guest's memory, in which the page tables are.
+        registers: registers of the CPU whose page tables are looked at.
+        image: range of virtual addresses in which the kernel's image may be.
+    """
     if not paging.translates(registers):
         return False
     root = paging.root_of(registers)

@@ -105,9 +105,13 @@ class Initramfs:
         return beside(initrd, busybox)
 
     def starting_beside(self, append: str) -> str:
-        """Return `append`, a kernel command line for a guest with the user's initrd, with
-        parameters added that make the kernel start kinst's helper (see beside()) as its first
-        program. The helper then starts the init that `append` names."""
+        """Return `append` with parameters added that make the kernel start kinst's helper as its
+        first program. The helper is a script that starts the init that `append` names, and runs
+        traced commands beside it.
+
+        Args:
+            append: kernel command line of a guest with the user's initrd.
+        """
         inits = [word for word in append.split() if word.startswith("rdinit=")]
         user_init = inits[-1].removeprefix("rdinit=") if inits else "/init"
         return f"{append} rdinit={BESIDE} kinst_init={user_init}".strip()
