@@ -296,8 +296,8 @@ class Leaders:
         Some instructions have no room for a jump, are in no run, and have a predecessor that is
         unknown or not displaced. Only a trap could plant them, so they stay in the kernel's text as
         they are. If one of them is a branch, control still enters at its target in the kernel's
-        text, so the target may only be the first instruction of a run. That may leave other
-        instructions without a run, so runs are chosen again until no more instructions are left.
+        text, so the target may only be the first instruction of a run. Then other runs may be
+        impossible, so kinst chooses runs again until no further instruction has to stay.
 
         Args:
             planted: the instructions, each with whether it has room for a jump of its own.
@@ -603,7 +603,8 @@ class Leaders:
         return dead
 
     def _unfit(self, code: _FunctionRows, some: Bools, asked: Bools) -> Bools:
-        """Return, for each instruction, whether it is one of `some` and cannot be in a run.
+        """Return, for each instruction, whether it cannot be in a run; False for an instruction
+        that is not checked.
 
         Instructions that are not planted are also checked for whether they can be displaced;
         planted instructions have been checked already.

@@ -34,7 +34,7 @@ class Table(dict[Key, int | tuple[Bucket, ...]]):
         name: the aggregation's name, without the @.
         function: count, sum, ... quantize.
         key_types: D types of the keys.
-        expression: the aggregated expression, as the program has it; "" if not known.
+        expression: the aggregated expression, as the D program has it; "" if not known.
         unit: unit of the values: "ns", "us", "ms" or "s"; "" if not known.
         key_names: the expressions of the keys, () if not known.
     """

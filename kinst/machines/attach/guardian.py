@@ -347,10 +347,10 @@ class Guardian:
         )
 
     def _renewed(self) -> Debugger:
-        """Synchronize with the stub after an error. This leaves the machine stopped and without
-        breakpoints.
+        """Make the stub ready for new requests after an error, when its connection may be in the
+        middle of a packet. This leaves the machine stopped and without breakpoints.
 
-        Returns the new debugger.
+        Returns a new Debugger for the connection.
         """
         assert self._rsp is not None
         self._rsp = self._connected_anew() if self._leaving else self._rsp.taken_over()

@@ -54,7 +54,8 @@ def find_ram(
     Args:
         base: physical address at which the machine's RAM begins.
         contents: some pages of the kernel, by physical address.
-        high: pages that the stub reads at HIGH_PAGES, where RAM may continue, by physical address.
+        high: the pages that the stub reads at HIGH_PAGES, by physical address; all zeros, or no
+            pages, if the guest's RAM does not continue above 4 GB.
 
     Raises TargetError if no memory of the process matches the pages, or if several ranges do.
     """

@@ -203,7 +203,7 @@ class Vm(Guest):
             self._warm.save(self.qemu, self.location())
 
     def _wait_under_kvm(self) -> None:
-        """Wait until kinst's init has started under KVM, or the guest has hung long enough.
+        """Wait until kinst's init has started in a guest under KVM.
 
         A guest hangs if it prints nothing for Accelerator.silence seconds; on a busy host, which
         gives the guest's CPUs little time, it has longer.
