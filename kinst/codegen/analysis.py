@@ -134,8 +134,9 @@ class Reads:
 
     Attributes:
         slots: numbers of frame slots.
-        caller: whether the clause reads `caller`, and so the slot that the site's descriptor names
-            (SITE_CFA_SLOT).
+        caller: whether the clause reads `caller`. If so, it also reads one frame slot whose number
+            depends on the site and is in the site's descriptor (SITE_CFA_SLOT): the slot of the
+            register from which the return address is found.
         arguments: numbers of the probe's arguments that the clause reads; the site's descriptor
             says where they are (SITE_ARGUMENTS).
     """

@@ -70,7 +70,8 @@ def record_shapes(
 
     Args:
         layout: layout of the program's data.
-        probes: clauses and arguments of each probe.
+        probes: for each probe, the indexes of its clauses, and where arg0, arg1, ... are at its
+            site.
         machine: a CPU of the traced kernel.
     """
     places = _record_addresses(machine) if isa.records_inline else None

@@ -64,7 +64,8 @@ def snippets_of(
         layout: layout of the program's data.
         counters: displacement of the counter blocks from the per-CPU base, or the address of the
             counters if all CPUs share them; None if there are no counters.
-        probes: clauses and arguments of each probe.
+        probes: for each probe, the indexes of its clauses, and where arg0, arg1, ... are at its
+            site.
         machine: a CPU of the traced kernel.
         isa: the kernel's ISA.
     """

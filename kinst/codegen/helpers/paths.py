@@ -90,7 +90,7 @@ def _text(firing: Firing, file: tuple[IrValue, ...], root: IrValue) -> Text:
 
 
 def _nowhere(firing: Firing) -> Text | None:
-    """Return "", the value of cwd and root in clauses of BEGIN, END and timers of a program that
+    """Return "", the value of cwd and root in clauses of BEGIN, END and timers of a D program that
     traces no kernel; None for any other clause.
     """
     if not firing.unit.machine.host or firing.unit.machine.paths is not None:
@@ -102,7 +102,7 @@ def _nowhere(firing: Firing) -> Text | None:
 
 def current_directory(firing: Firing) -> Lowered:
     """Emit LLVM IR that makes the value of cwd; return it. The path starts from the process's root.
-    The path is "" in BEGIN, END and timers of a program without a kernel.
+    The path is "" in BEGIN, END and timers of a D program that traces no kernel.
     """
     nowhere = _nowhere(firing)
     if nowhere is None:
