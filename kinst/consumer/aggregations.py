@@ -424,9 +424,13 @@ def key_rank(table: KeyedTable, key: Key, position: int = 0) -> tuple[KeyValue, 
 
 
 def rank(function: AggFunction, data: Data) -> tuple[int, int]:
-    """Return the pair of numbers by which keys are sorted, for the data of one key. The data of a
-    distribution has the weighted sum of its buckets and the count of its bucket for zero. Any other
-    data has its number, not normalized (scalar()), and 0."""
+    """Return the pair of numbers by which keys are sorted, for the data of one key.
+
+    For a distribution, the first number is the sum over all buckets of count times weight
+    (bucket_weights()), and the second is the count of the bucket that contains 0, if there is one.
+    For any other data, the first is the number that is printed for the key without normalize(), and
+    the second is 0.
+    """
     if function.name not in ("quantize", "lquantize", "llquantize"):
         return scalar(function, data), 0
     counts = data.tolist()

@@ -30,8 +30,8 @@ Tags = npt.NDArray[np.uint64]
 
 
 class Cleaner:
-    """Cleaner of the tables of dynamic variables that all CPUs of one program share. Only one
-    thread at a time may call clean()."""
+    """Cleaner of the tables of a program's associative arrays, whose entries all CPUs share. Only
+    one thread at a time may call clean()."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class Cleaner:
         Args:
             view: the scratch, writable.
             scratch: layout of the scratch.
-            layouts: layouts of the tables of dynamic variables. Tables that are not shared are not
-                cleaned.
+            layouts: layouts of the tables of all dynamic variables. Tables of thread-local
+                variables are not cleaned, since their entries are free at once.
             rate: ns from one step of cleaning to the next (option cleanrate).
         """
         self._state = words(view, scratch.size)

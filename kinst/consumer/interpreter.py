@@ -65,7 +65,8 @@ class ActStep:
         action: the action.
         number: position of the action in its clause.
         fields: fields of the record with the action's values.
-        format: compiled text of system() or freopen(); None for other actions.
+        format: compiled format of system()'s command or of freopen()'s file name; None if the
+            action has no format.
     """
 
     action: Action

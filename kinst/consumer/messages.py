@@ -47,8 +47,9 @@ def _description(program: str) -> str:
 
 
 def described(letter: str, text: str, file: str) -> str:
-    """Return the name of one program option for the stability report: "script FILE" for -s,
-    "description DESCRIPTIONS" for -n and the like, with the probe descriptions in `text`.
+    """Return the name of one program option for the stability report. For -s this is "script FILE".
+    For -n and the like it is "description DESCRIPTIONS": DESCRIPTIONS is the start of the option's
+    argument, up to the first predicate or action.
 
     Args:
         letter: letter of the option (n, s, ...).

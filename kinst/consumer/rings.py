@@ -142,7 +142,8 @@ class Rings:
         return self._counter(slot, STATE_TAIL)
 
     def heads(self) -> list[int]:
-        """Return the end of the records in each slot's ring, for take().
+        """Return for each slot how many bytes of records have been written to its ring so far. This
+        number is the end up to which take() takes records.
 
         The caller gets all ends before it takes records from any ring. Otherwise, it might take a
         record that is later than a record that it has left in another ring.
@@ -155,7 +156,7 @@ class Rings:
 
         Args:
             slot: the CPU slot.
-            head: end of the records to take, from heads(); by default the end now.
+            head: end of the records to take, as heads() returns it; by default the end now.
 
         Raises:
             TargetError: the counters are impossible, so they were overwritten.
