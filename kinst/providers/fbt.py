@@ -42,8 +42,8 @@ WORD = 8
 
 
 def entry_site(function: Function, kernel: Kernel) -> Instruction | None:
-    """Return the first instruction of a function that is not a landing pad (endbr64, bti), which
-    cannot be displaced. Return None if no instruction decodes."""
+    """Return a function's first instruction or, if that is a landing pad (endbr64, bti), the next
+    one, because a landing pad cannot be displaced. Return None if no instruction decodes."""
     isa = kernel.isa
     return next(
         (
@@ -144,8 +144,9 @@ def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) ->
         flow: where control goes from the instruction.
         end: the address after the instruction.
         parts: all parts of the function, such as its cold part.
-        starts: addresses of the function's entry. A jump to one of them counts as leaving the
-            function: it is a tail call of the function itself.
+        starts: addresses of the function's first instruction and, if that is a landing pad, of the
+            instruction after it. A jump to one of them counts as leaving the function: it is a
+            tail call of the function itself.
     """
 
     def outside(address: int) -> bool:
