@@ -73,7 +73,8 @@ def prepared(isa: str, asked: str = "") -> Prepared | None:
 
     Args:
         isa: name of the ISA.
-        asked: which kernel (releases.py); "" for kinst's usual kernel.
+        asked: which kernel, as a user writes it (releases.py): a version (6.12), a version and a
+            flavour (6.1-generic), or a whole release; "" for kinst's usual kernel.
 
     Raises:
         KinstError: the ISA is unknown.
@@ -105,7 +106,8 @@ def prepare(
         isa: name of the ISA.
         progress: called often with the name of a piece of work, and the fraction of it that is done
             (0 to 1, None if not known); not called if there is nothing to do.
-        asked: which kernel (releases.py); "" for kinst's usual kernel.
+        asked: which kernel, as a user writes it (releases.py): a version (6.12), a version and a
+            flavour (6.1-generic), or a whole release; "" for kinst's usual kernel.
         refresh: whether to look for a newer kernel than the cache has.
         confirm: asks the user before anything is downloaded; None to download without asking.
 
@@ -255,7 +257,8 @@ def _wanted(isa: str, asked: str) -> Wanted:
 
     Args:
         isa: name of the ISA.
-        asked: which kernel (releases.py); "" for kinst's usual kernel.
+        asked: which kernel, as a user writes it (releases.py): a version (6.12), a version and a
+            flavour (6.1-generic), or a whole release; "" for kinst's usual kernel.
     """
     usual = _usual(isa)
     if asked:
