@@ -3,7 +3,8 @@
     compile -> [start] -> expand -> enable -> place -> plan -> apply and run
 
 Each step is a stage of kinst/session, from one value to the next. Machine keeps what several
-programs need: the started machine and its workspace.
+programs need: the started machine, and the state that each trace leaves to later traces (used
+scratch memory, code of ended traces).
 
 Tested by tests/test_api_docs.py and tests/vm/test_main_job.py.
 """
@@ -697,11 +698,11 @@ class Machine:
         return ReadyBatch(running, made)
 
     def _plan_after_boot(self, made: TracePlan) -> tuple[StartedMachine, TracePlan]:
-        """Return the machine, whose kernel is up after its boot, and the plan by which a trace of
-        the boot goes on.
+        """Examine the machine again once its kernel, whose boot is being traced, is up. Return the
+        machine, and a new plan by which the same trace goes on.
 
         Args:
-            made: the plan for the boot.
+            made: the plan by which the boot was traced.
         """
         workspace = self._start().workspace
         booting = workspace.machine

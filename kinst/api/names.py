@@ -55,8 +55,9 @@ class KernelNames:
         isa: name of the instruction set.
         debug: file that the names come from.
         inlined: whether the names of inline functions are included.
-        disassembly: fields of isa._plain.PlainDisassembly, with which completion disassembles the
-            ISA's code. The ISA's own decoder takes too long to load.
+        disassembly: name and value of each argument of isa._plain.PlainDisassembly(), which tells
+            how to disassemble the ISA's code for completion. Completion does without the ISA's own
+            decoder, which takes too long to load.
         registers: names of the registers for regs[].
         functions: sorted by the bytes of their names.
         modules: modules that the kernel can load.

@@ -231,8 +231,8 @@ def list_kernels(isa: str = "amd64", *, on_progress: ShowProgress = ignore) -> l
 
 
 def describe_host(request: Request) -> str:
-    """Return a sentence about how machines of a request's kind run on this host (kinst --version
-    -v); "" if there is nothing to say. Raises KinstError."""
+    """Return a sentence about how this host runs machines of the kind that a request selects, such
+    as guests (kinst --version -v); "" if there is nothing to say. Raises KinstError."""
     isa = load_isa(request.machine.isa or DEFAULT_ISA)
     return request.kind.describe_host(isa, request.machine, cache_folder())
 
@@ -295,7 +295,15 @@ def _parameter(field: str, request: Request) -> str:
 
 
 def _read(field: str, value: int | str | None) -> int:
-    """Return a number parsed as kinst's option for this field parses it; 0 for None."""
+    """Return the number that an argument of boot() means: an int, or a text with a unit such as
+    "512m". Return 0 for None, which means that the argument is not given.
+
+    Args:
+        field: name of the argument; the command line's option for it has the rules for the value.
+        value: the argument.
+
+    Raises KinstError if the value breaks a rule.
+    """
     if value is None:
         return 0
     option = option_of(field)
@@ -304,7 +312,15 @@ def _read(field: str, value: int | str | None) -> int:
 
 
 def _word(field: str, value: str) -> str:
-    """Return a word after checking it as kinst's option for this field does; "" for ""."""
+    """Check an argument of boot() that must be one of a few words, and return it; "" for "", which
+    means that the argument is not given.
+
+    Args:
+        field: name of the argument; the command line's option for it has the words.
+        value: the argument.
+
+    Raises KinstError if the value is another word.
+    """
     option = option_of(field)
     assert option is not None
     return str(option.parse(value, f"{field}={value}")) if value else ""

@@ -40,8 +40,9 @@ class Trace:
     To iterate over the trace is to run it, once. Iteration yields events in the order in which they
     happened: Record, Aggregation, Lost, Fault, Message, Output (of the command), requests of the
     program to its client (Shell, Reopen, Truncate, OptionSet), and End as the last event. events()
-    also runs the trace, but yields many records as one Batch, for renderers. stop() ends the trace,
-    from any thread or signal handler. close() undoes the trace; leaving a with block calls close().
+    also runs the trace, but for renderers: it yields one Batch event for many records, and one
+    Printed event for several aggregations. stop() ends the trace, from any thread or signal
+    handler. close() undoes the trace; leaving a with block calls close().
     """
 
     def __init__(
@@ -114,8 +115,9 @@ class Trace:
         return self._plan.traced_sites
 
     def events(self) -> Iterator[Event]:
-        """Run the trace, and yield its events, with many Records in one Batch and several
-        Aggregations in one Printed.
+        """Run the trace, and yield its events as renderers take them. A Batch event has many
+        records (it is no batch of -x batch=); a Printed event says which aggregations to show now.
+        All other events are those of iteration.
 
         Raises:
             TargetError: the guest ended by itself; raised after the End event.
