@@ -42,7 +42,9 @@ _GLOB = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The running kernel and its debug information, whose addresses are running addresses."""
+    """The running kernel, and debug information whose linked addresses are already converted to
+    running addresses.
+    """
 
     kernel: Kernel
     index: DebugIndex
@@ -53,7 +55,8 @@ class Expansion:
     """The result of an expansion: the expanded program and messages for the user.
 
     Attributes:
-        program: the program, in which no description or variable is left to expand.
+        program: the program with the expansion in place of what was expanded: descriptions
+            (expand()) or local variables (expand_locals()).
         notes: lines for the user, shown with -v.
         losses: lines for the user about copies that cannot be traced, always shown.
     """
@@ -123,13 +126,13 @@ class _Meaning:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """A region of inlined copies that will be traced.
+    """Inlined copies with the same entry address (a CopyRegion) that will be traced.
 
     Attributes:
-        region: the region.
-        graph: flow graph of the function that contains the region.
-        inside: nodes of the graph that belong to the region, for return probes; None for entry
-            probes.
+        region: the copies.
+        graph: flow graph of the function that contains the copies.
+        inside: nodes of the graph in which control is inside the copies, for return probes; None
+            for entry probes.
         plain: the sites to plant if the kernel refuses no instruction.
     """
 
@@ -139,11 +142,11 @@ class _Chosen:
     plain: list[CopyExit]
 
     def sites_to_plant(self, refused: Callable[[int], bool]) -> list[CopyExit] | None:
-        """Return the sites to plant for this region's entries or returns. None if the entry is
-        refused and no other instruction can replace it.
+        """Return the sites to plant for the copies' entries or returns. None if the kernel refuses
+        the entry and no other instruction can replace it.
 
         Args:
-            refused: tells whether the instruction at an address is refused.
+            refused: tells whether the kernel refuses the instruction at an address.
         """
         entry = entry_address(self.region.entry, self.graph, refused)
         if entry is None:
@@ -165,12 +168,15 @@ class _Expander:
         self.losses: list[str] = []
 
     def clause(self, clause: tree.ClauseNode) -> list[tree.ClauseNode]:
-        """Return a clause with its descriptions replaced, and further clauses for conditional
-        sites.
+        """Return the clauses that replace a clause of the program. The first has the sites that
+        always fire, and the descriptions that need no expansion. For each condition, a further
+        clause has the sites that fire only on this condition, such as a conditional jump out of a
+        copy; the condition is in the clause's predicate.
 
-        If control enters or leaves several nested copies at one site, each copy gets a clause of
-        its own for the site. The clauses of returns begin with the innermost copy, those of entries
-        with the outermost copy.
+        At one site, control may enter or leave several inlined copies that are nested in each
+        other. Such a site is in one clause for each of these copies, so that it fires for each of
+        them: for entries from the outermost copy to the innermost, for returns from the innermost
+        to the outermost.
         """
         layers: dict[str, list[list[tree.DescriptionNode]]] = {"": []}
         for condition, places in self._replacements(clause).items():
@@ -193,10 +199,13 @@ class _Expander:
         ]  # fmt: skip
 
     def _replacements(self, clause: tree.ClauseNode) -> dict[str, dict[ProbePattern, list[_Meant]]]:
-        """Return the descriptions that replace a clause's descriptions. The outer map is by
-        condition (a D expression; "" if there is no condition). The inner map has, for each
-        replacing description, the list of original descriptions that it replaces. A description
-        other than kinst::F:entry and kinst::F:return replaces itself.
+        """Return the new descriptions for a clause's descriptions. A description other than
+        kinst::F:entry and kinst::F:return stays as it is.
+
+        Returns:
+            For each condition on which sites fire (a D expression; "" if they always fire), the
+                new descriptions. For each of these, the descriptions of the clause that it stands
+                for.
         """
         sites: dict[str, dict[ProbePattern, list[_Meant]]] = {}
         for description in clause.descriptions:
@@ -306,7 +315,9 @@ class _Expander:
         control leaves several copies is returned once for each of these copies.
 
         Args:
-            regions: the copies that have code.
+            pattern: the program's description, kinst::F:entry or kinst::F:return.
+            name: the function.
+            regions: the copies that have code, grouped by entry address.
             empty: number of copies without code.
             copies: number of all copies.
         """
@@ -366,8 +377,8 @@ class _Expander:
         """Return a function that tells whether the kernel refuses to have the instruction at an
         address planted.
 
-        This method asks the kernel about all sites that will probably be planted in one call, which
-        is faster than one call for each site.
+        A single call of Kernel.refused() asks about all sites that will probably be planted. This
+        is faster than one call for each site. The returned function asks about any other site.
         """
         sizes: dict[int, int] = {}
         for copy in chosen:

@@ -35,7 +35,11 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class CopyRegion:
-    """The inlined copies of an inline function that share one entry."""
+    """The inlined copies of one inline function whose entry is the same instruction.
+
+    The debug information may describe several copies with the same entry address. Control enters
+    all of them at once, so kinst traces them as one copy that has the ranges of all.
+    """
 
     entry: int  # address in the running kernel
     ranges: Ranges  # nonempty address ranges [low, high) in the running kernel
@@ -68,7 +72,7 @@ class Regions:
 
 
 def regions_of(copies: Iterable[InlineCopy]) -> Regions:
-    """Group inlined copies by their entries, and leave out copies without code."""
+    """Group inlined copies by their entry addresses, and leave out copies without code."""
     regions: dict[int, CopyRegion] = {}
     empty = 0
     for copy in copies:
@@ -87,8 +91,8 @@ def regions_of(copies: Iterable[InlineCopy]) -> Regions:
 
 
 def graphs_of(regions: Sequence[CopyRegion], kernel: Kernel) -> dict[int, Graph]:
-    """Return the flow graphs of the functions that contain these regions, each graph by the entry
-    address of its region. A region whose entry is in no function has no graph.
+    """Return, for the entry address of each region, the flow graph of the function that contains
+    the region. A region whose entry is in no function is left out.
     """
     whole: dict[int, tuple[Sequence[Function], list[CopyRegion]]] = {}
     for region in regions:

@@ -1,15 +1,15 @@
 """Expansion of probes that D libraries declare to the probes at which they fire.
 
 A library (`provider NAME { ... };` in NAME.d) declares probes that fire at other probes. Such a
-declaration has the arguments of the other probes, the probe's own arguments, and descriptions of
-the other probes:
+declaration has the arguments of the other probes (the inputs), the arguments of the library's own
+probe (the outputs), and descriptions of the other probes:
 
     probe wakeup(struct thread *t) : (lwpsinfo_t *t, psinfo_t *t) = fbt::wake:entry;
 
 If this is in sched.d, the clause of a description sched:::wakeup becomes a clause of
-fbt::wake:entry, in which args[1] is xlate < psinfo_t * > ((struct thread *)arg0). The probes that
-match get the name sched:::wakeup (ProbePattern.library). If a library declares a probe several
-times, the probe fires at the descriptions of all declarations whose arguments fit the kernel's
+fbt::wake:entry, in which args[1] is xlate < psinfo_t * > ((struct thread *)arg0). In this clause
+fbt::wake:entry has the name sched:::wakeup (ProbePattern.library). If a library declares a probe
+several times, the probe fires at the other probes of all declarations whose inputs fit the kernel's
 types. If several of these declarations have the same description, the first of them counts.
 
 Tested by tests/sugar/test_library_probes.py.
@@ -196,7 +196,7 @@ class LibraryProbes:
             clause: the clause that has the description.
             description: the description that matches the library's probe.
             probe: the declaration.
-            marked: the library's probe, which the new descriptions get as ProbePattern.library.
+            marked: the library's probe, under whose name the new clause fires.
         """
         body = _Body(marked.name, probe)
         predicate = None if clause.predicate is None else body.of(clause.predicate)
@@ -243,9 +243,12 @@ class LibraryProbes:
         return versions
 
     def _misfit(self, version: tree.ProbeDeclarationNode) -> str:
-        """Return why a declaration does not fit the traced kernel; "" if it fits, or if kinst does
-        not know before the machine runs, because a description has a glob or its probes have no
-        known types.
+        """Return why a declaration does not fit the traced kernel: a probe at which the library's
+        probe fires has too few arguments, or an argument of another type. "" if the declaration
+        fits.
+
+        Also "" if kinst cannot tell yet: there is no kernel, a description has a glob, or the types
+        of the described probe's arguments are not known.
         """
         inputs = version.inputs.parameters
         if self._types is None:
@@ -295,7 +298,9 @@ def _may_be_library_s(name: str) -> bool:
 
 
 class _Body:
-    """The parts of a clause for one probe of a library, with the probe's arguments replaced."""
+    """Rewriter of a clause's expressions for one declaration of a library's probe. The arguments of
+    the library's probe become expressions over the arguments of the probe at which it fires.
+    """
 
     def __init__(self, name: ProbeName, probe: tree.ProbeDeclarationNode) -> None:
         self._name = name
@@ -310,8 +315,8 @@ class _Body:
         return replaced(node, self._argument)
 
     def inputs(self, node: tree.ExprNode) -> tree.ExprNode:
-        """Return an expression of the library in which the names of the probe's inputs are replaced
-        by the arguments of the other probe.
+        """Return an expression of the library in which the names of the declaration's inputs are
+        replaced by arg0 to arg9 of the probe at which the library's probe fires.
         """
         return replaced(node, self._input)
 
@@ -347,8 +352,13 @@ class _Body:
         return DError(f"{text} means nothing at {self._name}", node.span, tag, hint)
 
     def _value(self, number: int) -> tuple[tree.ExprNode, tree.TypeNode | None]:
-        """Return the expression of an argument of the library's probe, and its type; None as the
-        type if the library gives an expression.
+        """Return an expression for an argument of the library's probe, and the expression's type.
+
+        The declaration gives the argument as the name of an input, or as an expression (`type =
+        value`). For an expression, the returned type is None.
+
+        Args:
+            number: index of the argument, from 0.
         """
         output = self._outputs[number]
         if output.value is not None:

@@ -1,13 +1,14 @@
 """Expansion of source files and lines in the syntax tree to descriptions of their instructions.
 
 kinst::F:@LINE means a line of the file that F is declared in. kinst::F:@FILE@LINE means a line of
-another file, whose code was inlined in F; FILE is the file's path or the last parts of the path.  A
-line means its first instruction in each inlined copy; a line with a * after it means all its
-instructions.
+another file, whose code was inlined in F; FILE is the file's path or the last parts of the path.
+
+A line means the line's first instruction in F and, if code of the line is inlined in F, its first
+instruction in each inlined copy. A line with a * after it means all its instructions in F.
 
 kinst::FILE: means every instruction of the functions that a file declares. kinst::FILE@LINE means
-the instructions of one line of the file, wherever the compiler has put them; kinst:::FILE@LINE and
-kinst::FILE:@LINE mean the same.  In these forms FILE has no folders, since a slash begins a
+one line of the file in all functions, wherever the compiler has put its code; kinst:::FILE@LINE and
+kinst::FILE:@LINE mean the same. In these forms FILE has no folders, since a slash begins a
 predicate.
 
 Tested by tests/session/test_source_files.py.

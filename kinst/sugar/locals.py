@@ -35,7 +35,7 @@ class MatchedInstruction:
     pattern: ProbePattern  # a description of this instruction alone
     address: int
     text: str  # name of the instruction in messages
-    fixed: bool = False  # whether its probe has several instructions and cannot be split
+    fixed: bool = False  # whether its probe has several instructions, which stay in one clause
 
 
 # (instruction, variable, inlined function or "") -> the variable; raises KinstError for an unknown
@@ -80,8 +80,9 @@ def provisional(
     type_of: Callable[[ProbePattern, str], DType | None],
     names_of: Callable[[ProbePattern], Sequence[str]] = lambda _: (),
 ) -> tree.ProgramNode:
-    """Replace every locals->NAME by a value of the variable's type and print(locals) by a printf(),
-    so that the checker can check the program before its instructions are known.
+    """Replace every locals->NAME by a value of the variable's type and print(locals) by a printf().
+    So the checker can check a program before kinst knows which instructions the program's
+    descriptions match.
 
     Args:
         type_of: returns the type of a variable in the function that a description names; None if
@@ -152,8 +153,8 @@ def expand_locals(
     """Replace every locals->NAME and print(locals) in a program.
 
     An instruction at which a variable cannot be read is left out, with a note for the user. Raises
-    DError if no instruction of a description remains, or if the left-out instruction is one of
-    several that its probe must have (MatchedInstruction.fixed).
+    DError if no instruction of a description remains. Raises DError as well if the probe of such an
+    instruction has several instructions: it must have all of them or none.
 
     Args:
         places: returns the instructions that a description matches.
@@ -181,8 +182,11 @@ class _MissingError(Exception):
 
 
 class _ClauseSplitter:
-    """Splitter of one clause that reads local variables: instructions at which the variables become
-    the same expressions share one of the new clauses.
+    """Splitter of one clause that reads local variables.
+
+    The variables are replaced by expressions over regs[] and memory, which differ between the
+    clause's instructions. So the splitter makes a group of all instructions that have the same
+    expressions, and replaces the clause by one clause for each group.
     """
 
     def __init__(self, clause: tree.ClauseNode, find: Find, names_at: NamesAt) -> None:
@@ -194,8 +198,8 @@ class _ClauseSplitter:
     def add(
         self, description: tree.DescriptionNode, instructions: Sequence[MatchedInstruction]
     ) -> list[_Missing]:
-        """Add the instructions of one description to their groups; return the instructions at which
-        a variable cannot be read.
+        """Add each instruction of one description to its group. Return the instructions at which a
+        variable cannot be read, which are in no group.
         """
         missing: list[_Missing] = []
         keys: set[str] = set()
