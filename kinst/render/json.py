@@ -169,8 +169,8 @@ def record_template(
 
 
 class JsonLines:
-    """A renderer that writes a line of JSON for every event, except marks (Arrived, TracingOver,
-    Closing)."""
+    """A renderer that writes a line of JSON for every event. The events Arrived, TracingOver and
+    Closing, which only tell how far the trace has come, get no line."""
 
     def __init__(self, destination: Destination, schema: Schema) -> None:
         self._write = destination.write

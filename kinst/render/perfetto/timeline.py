@@ -2,9 +2,11 @@
 
 If the program traces `tid`, a record is on its thread's track. Otherwise, and for the idle threads
 of CPUs, the record is on its CPU's track. A return ends the last open entry of its function on the
-track, and both make one slice. An entry without a return, such as that of a function that ends with
-a jump to another function, ends with its caller's slice. Instants are: entries of a function that
-never returns in the trace, returns without an entry, and all other records.
+track, and both make one slice. If a single return of a function is missing, for example because
+this call ended with a jump to another function, the entry's slice ends with its caller's slice. If
+the trace has no return of a function at all, all entries of the function are instants. All other
+records are instants as well: returns without an entry, records of other probes, and those of the
+second and later clauses of a probe.
 
 Each CPU also has a track of the threads that were seen on it: a slice lasts from the first record
 of a thread to the next record of another thread. With a probe at the scheduler's switch, this track
