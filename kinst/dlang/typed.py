@@ -191,14 +191,12 @@ class OldValue(Expr):
 
 @dataclass(frozen=True, slots=True)
 class KeyedStep(Expr):
-    """The operator ++ or -- on an element of an array. The fields `by` and `post` are as in
-    Step.
-    """
+    """The operator ++ or -- on an element of an array."""
 
     variable: Variable
     keys: tuple[Expr, ...]
-    by: int
-    post: bool
+    by: int  # the number to add: +1 or -1, for a pointer times the size of its target
+    post: bool  # whether the result is the old value
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,7 +474,7 @@ class PanicAction(Action):
 
 @dataclass(frozen=True, slots=True)
 class RaiseAction(Action):
-    """The action raise(signal), which sends a signal to the current thread, or stop()."""
+    """One of the actions raise(signal), which sends a signal to the current thread, and stop()."""
 
     signal: Expr | None  # the signal's number, with 64 bits; None for stop()
 

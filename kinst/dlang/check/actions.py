@@ -235,9 +235,10 @@ def _stop(node: tree.CallNode, scope: Scope) -> typed.Action:
 
 
 def _refused(node: tree.CallNode, scope: Scope) -> typed.Action:
-    """Check a call of breakpoint(); return an action that says why kinst refuses it. kinst refuses
-    the action after the check of the whole program. So a program without -w gets the message that
-    it needs -w.
+    """Check a call of breakpoint(), which kinst always refuses; return an action with the reason.
+
+    kinst raises the error for this action only after the check of the whole program
+    (session/check.py). A program without -w gets another error before: breakpoint() needs -w.
     """
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name

@@ -147,11 +147,12 @@ _ERRNO = "errno"
 def _errno(span: Span, scope: Scope) -> typed.Expr:
     """Return an expression for errno. Raises DError D_IDENT_UNDEF.
 
-    In most systems, errno is a field of the thread. If the system has no such field, errno is the
-    negative result of the function, and all probes of the clause must be returns. Negative numbers
-    of 32 bits and of 64 bits count as errors, because a function that returns int may leave any
-    bits in the upper half of the register. In kinst's own process errno is 0: none of its system
-    calls fails while a clause runs there.
+    In most systems, errno is a field of the thread. If the system has no such field, all probes of
+    the clause must be returns, and errno is computed from the function's result: 5 for the result
+    -5, and 0 for a result that is no error number. A result is an error number if its 64 bits or
+    its low 32 bits are one, because a function that returns int may leave any bits in the upper
+    half of the register. In kinst's own process errno is 0: none of its system calls fails while a
+    clause runs there.
     """
     dialect = scope.environment.dialect()
     most = dialect.most_error

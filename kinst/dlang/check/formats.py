@@ -297,7 +297,7 @@ def bind_format(
         parsed: the format.
         values: the values to print, in order.
         span: where the format is.
-        aggregated: in printa(), the type that %@ prints; None if the format may have no %@.
+        aggregated: in printa(), the type that %@ prints; None if %@ is an error, as in printf().
         exact: whether a value that no conversion prints is an error.
 
     Returns:

@@ -537,9 +537,9 @@ def _store_to(
 
 
 def _from_root(address: typed.Expr) -> typed.Expr:
-    """Return a copy of an address expression in which a BaseAddress replaces the structure variable
-    that the address is computed from. For a BaseAddress, codegen uses the address of the variable's
-    element.
+    """Return a copy of an address expression, in which a BaseAddress replaces the expression that
+    reads the structure (self->s, a[key], or a translated structure). The generated code finds the
+    structure once, and uses the structure's address as the value of the BaseAddress.
     """
     if isinstance(address.type, StructType):
         return BaseAddress(PointerType(address.type), address.span)

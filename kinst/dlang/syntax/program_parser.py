@@ -2,8 +2,9 @@
 
 The parser splits a clause with an if into several clauses, in the order of its statements, as
 FreeBSD's libdtrace does (dt_sugar.c). this->%condition_N is 1 in the first branch of the Nth if, 2
-in its else branch, and 0 while this firing has not reached the if. this->%error is 1 while one of
-these clauses runs, so that a fault in it skips the clauses after it. No name of D contains a %.
+in its else branch, and 0 while this firing has not reached the if. Each of these clauses begins by
+setting this->%error to 1 and ends by setting it to 0. After a fault in a clause it stays 1, and the
+clauses after this clause do not run. No name of D contains a %.
 
 Tested by tests/dlang/syntax/test_parse.py.
 """
@@ -84,9 +85,9 @@ class _IfSplitter:
 def split(clause: tree.ClauseNode, statements: tuple[tree.Statement, ...]) -> list[tree.ClauseNode]:
     """Split a clause whose statements contain an if into clauses without an if.
 
-    Other clauses of the probe use the same this->% variables. So the first returned clause sets
-    them to 0, and has no predicate. The second clause has the original predicate. If that fails,
-    the variables stay 0, so that the clauses after it do not run either.
+    Other clauses of the probe use the same variables this->%condition_N. So the first returned
+    clause sets them to 0, and has no predicate. The second clause has the original predicate. If
+    this predicate is false, the variables stay 0, and no later returned clause runs either.
 
     Args:
         clause: the clause without its statements.

@@ -343,7 +343,8 @@ class TypeParser:
         Args:
             depth: number of declarators around the parameters.
             brackets: the opening and the closing bracket.
-            with_values: whether a parameter may be `type = value`.
+            with_values: whether a parameter may be `type = value`, as in a D library's declaration
+                of a probe: the value is a D expression for this argument of the probe.
         """
         opening, closing = brackets[0], brackets[1]
         self.expect(opening)

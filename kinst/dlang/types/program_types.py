@@ -140,8 +140,8 @@ def alignment(type_: DType) -> int:
 
 
 class Types:
-    """The types that one program can name, by name. This class is also the core.dtypes.MemberSource
-    of the structures that the program declares.
+    """The types that one program can name, by name. members() also returns the members of the
+    structures that the program declares.
     """
 
     def __init__(

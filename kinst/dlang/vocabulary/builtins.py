@@ -121,9 +121,7 @@ CALLABLE = frozenset(AGGREGATING) | ACTIONS
 
 def kind_of(name: str) -> str | None:
     """Return the kind of a built-in name in dtrace(1)'s words, such as "scalar" or "tracing
-    function"; None for any other name.
-
-    Scope.kind_of() knows the subroutines as well.
+    function"; None for any other name, and for every subroutine that kinst has.
     """
     if name in VARIABLES or name in VARIABLES_NOT_YET:
         return "scalar"

@@ -129,8 +129,8 @@ _GUIDE_SIZE = 16
 
 
 class _Times:
-    """Supplier of the members of struct timespec and struct timeval, whose layout D knows without
-    the kernel (core.dtypes.MemberSource).
+    """The members of struct timespec and struct timeval, whose layout D knows without the kernel.
+    Implements core.dtypes.MemberSource.
     """
 
     def members(self, struct: StructType) -> Sequence[Member]:
