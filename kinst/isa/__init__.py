@@ -35,9 +35,9 @@ def load(name: str) -> Isa:
 
 
 def load_later(name: str) -> Isa:
-    """Return the instruction set with this name. Its modules are not imported until an attribute
-    is used that is neither its board nor part of RegisterNames. Raises KinstError if no instruction
-    set has the name.
+    """Return the instruction set with this name. If it is a package, its modules are imported
+    later, when they are used: `board` and the attributes of RegisterNames import one module each,
+    any other attribute imports all modules. Raises KinstError if no instruction set has the name.
     """
     _check(name)
     package = importlib.import_module(f"{__name__}.{name}")
@@ -90,7 +90,8 @@ def name_of_machine(machine: int) -> str:
     """Return the name of the instruction set for an ELF file's e_machine; "" if kinst has none for
     it.
 
-    An instruction set whose package has a value ELF_MACHINE is not imported.
+    A package's own value ELF_MACHINE is enough to compare; only if the package does not have it,
+    its ISA is imported.
     """
     for name in names():
         package = importlib.import_module(f"{__name__}.{name}")

@@ -1,5 +1,5 @@
-"""Symbolic execution of straight code, for all instruction sets: operations on values, registers
-and memory.
+"""Symbolic execution of straight-line code, for all instruction sets: operations on values,
+registers and memory.
 
 Tested by tests/isa/test_symbolic_runs.py and tests/isa/amd64/test_call_arguments.py.
 """
@@ -98,7 +98,8 @@ class MemoryWrite:
 
 
 class SymbolicCode:
-    """The values of registers and memory so far, in a symbolic execution of straight code.
+    """The values of registers and memory so far, in a symbolic execution of straight-line
+    code.
 
     Registers are named by numbers, which the instruction set chooses.
     """
@@ -110,7 +111,7 @@ class SymbolicCode:
         stack: int,
         preserved: Collection[int],
     ) -> None:
-        """Begin a run with unchanged registers.
+        """Begin an execution: each register has the value that it has at the first instruction.
 
         Args:
             slots: (D name, frame slot) of each register, by the register's number.
@@ -183,7 +184,10 @@ class SymbolicCode:
         self._writes.append(MemoryWrite(address, size, value))
 
     def load(self, address: Known, size: int) -> Known:
-        """Return the `size` bytes at an address, zero-extended."""
+        """Return the `size` bytes at an address, zero-extended: the value that the code has stored
+        there, or an expression that reads memory if it has stored nothing there. None if the
+        value is not known: the address is None, or another store may have changed these bytes.
+        """
         if address is None:
             return None
         for write in reversed(() if self._ignores_stores else self._writes):

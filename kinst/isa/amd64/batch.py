@@ -2,7 +2,7 @@
 numpy. The code of each trampoline is byte for byte what trampoline.py makes.
 
     [nop]  if unplanting must be able to replace the first instruction by a jump (Onward.head), and
-           the trampoline does not begin with counting
+           the trampoline does not begin with an inc (which is long enough for the jump)
     [push rax; lahf; seto al]  if flags are live; in user programs, rsp is first moved below the red
            zone
     inc gs:[...]  for each counter

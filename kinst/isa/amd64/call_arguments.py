@@ -1,5 +1,5 @@
-"""Arguments of a C call, expressed by the registers at an earlier instruction from which straight
-code leads to the call.
+"""Arguments of a C call, expressed by the registers at an earlier instruction from which
+straight-line code leads to the call.
 
 This module executes the code symbolically (kinst/isa/_symbolic.py).
 
@@ -284,8 +284,12 @@ def guarded_call(
 
 
 def _loads(one: Instruction, guard: int) -> bool:
-    """Return whether an instruction is mov REGISTER, [rip + displacement] that loads the pointer at
-    the address `guard` (Isa.guarded_call())."""
+    """Return whether an instruction loads a pointer into a register by mov REGISTER, [rip +
+    displacement].
+
+    Args:
+        guard: address of the memory that holds the pointer.
+    """
     into = one.op0_kind == OpKind.REGISTER and one.is_ip_rel_memory_operand
     return one.mnemonic == Mnemonic.MOV and into and one.ip_rel_memory_address == guard
 

@@ -60,7 +60,7 @@ def inline(
     saved registers, then the calls.
 
     Args:
-        following: live bytes after the site's instruction.
+        following: live bytes after the site's instruction; they tell which flags are live.
         red_zone: whether the traced code keeps data below rsp.
         frame: takes an address, and returns the code there that does the calls inside a frame; its
             length is the same at any address; raises OutOfReach.
@@ -200,8 +200,9 @@ def _unless_zero(distance: int) -> bytes:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Return a branch that skips the next `distance` bytes if the guard's predicate is true. It
-    must directly follow the guard's code."""
+    """Return a branch that skips the next `distance` bytes if the guard's predicate is true, not if
+    it is false. The guard's code must come directly before the branch, which tests its result.
+    """
     return _if_zero(distance) if guard.zero else _unless_zero(distance)
 
 

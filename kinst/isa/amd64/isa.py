@@ -117,8 +117,8 @@ class Amd64(Isa):
     trampolines = staticmethod(batch.trampolines)
 
     def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
-        """Return a jmp rel32 from address to `to`, and breakpoints that are never executed up to
-        `size` bytes; None if size is less than 5 or `to` is out of reach."""
+        """Return a patch of `size` bytes: a jmp rel32 from `address` to `to`, then breakpoints,
+        which are never executed. None if `size` is less than 5 or `to` is out of reach."""
         if size < encode.JUMP_SIZE:
             return None
         try:
@@ -128,8 +128,9 @@ class Amd64(Isa):
         return jump + encode.INT3 * (size - len(jump))
 
     def run_patch(self, code: bytes, address: int, to: int, dead: int = 0) -> bytes | None:
-        """Return a jmp rel32 to `to` that replaces all bytes of the instructions `code`; None if
-        `to` is out of reach. The jump needs no register, so `dead` is not used."""
+        """Return a patch as long as the instructions `code` at `address`: a jmp rel32 to `to`, then
+        breakpoints. None if `to` is out of reach. The jump needs no register, so `dead` is not
+        used."""
         return self.jump_patch(len(code), address, to)
 
     def leave_patch(self, at: int, to: int) -> bytes:

@@ -130,7 +130,8 @@ def scan(pieces: Sequence[tuple[int, bytes]]) -> Scanned:
 
 @cache
 def _never_falls_through() -> Bools:
-    """Return _x86.never_falls_through() as a mask of iced-x86's codes."""
+    """Return a mask of iced-x86's codes: those of the instructions after which control never
+    continues with the next instruction (returns, jumps, ud2)."""
     mask = np.zeros(_MOST_CODES, np.bool_)
     mask[sorted(_x86.never_falls_through())] = True
     return mask

@@ -106,11 +106,12 @@ def refusal(parsed: Amd64Instruction | None, mnemonic: int, user: bool = False) 
 
 
 def shadow_refusal(code: bytes, following: bytes, address: int) -> str:
-    """Return why an instruction (an sti) cannot be displaced because of the instruction after it,
-    which sti protects from interrupts; "" if it can be displaced.
+    """Return why an sti cannot be displaced: the instruction after it must run before interrupts
+    are taken, as it does only directly after an sti. "" if the sti can be displaced, and for all
+    other instructions.
 
     Args:
-        code: the instruction.
+        code: the instruction, an sti or another one.
         following: live bytes after the instruction.
         address: where `following` lies.
     """

@@ -195,8 +195,8 @@ def _raise_rsp(parsed: Amd64Instruction) -> bytes | Refused:
 
 
 def with_target(parsed: Amd64Instruction, after: int, to: int) -> bytes | Refused:
-    """Return an instruction's bytes for the address `to`; a rip-relative operand still refers to
-    the original address.
+    """Return the bytes of a displaced instruction for the address `to`. A rip-relative memory
+    operand is re-encoded, so that it means the same memory as in the original instruction.
 
     Args:
         after: address after the original instruction.

@@ -115,7 +115,8 @@ def _exit(at: int, chosen: Exit, end: bytes) -> bytes:
 
 
 def _lowest(slots: frozenset[int]) -> int:
-    """Return the lowest slot of a frame in which these slots are to be filled."""
+    """Return the lowest slot that a frame must have: the lowest one of `slots`, the slots to fill,
+    or of the slots that every frame fills by push, whichever is lower."""
     return min((*(slots - r.PUSHED), r.LOWEST_PUSHED))
 
 

@@ -47,8 +47,8 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
 
 
 def unskippable(code: bytes, address: int) -> str:
-    """Return why skip() may not leave out an instruction; "" if it may, because the instruction
-    leaves the stack pointer alone (Isa.unskippable()).
+    """Return, in words for the user, why D's skip() may not leave out an instruction: it changes
+    the stack pointer, or it is not known. "" if skip() may leave it out.
 
     This function searches the instruction's text. An instruction that changes the stack pointer has
     sp as its first operand, or as the base of an address that is written back, or is msr spsel.

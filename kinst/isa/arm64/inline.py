@@ -147,8 +147,9 @@ class _Arm64Saved:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Return a branch that skips the next `distance` bytes if the guard's predicate is true. It
-    must directly follow the guard's code."""
+    """Return a branch that skips the next `distance` bytes if the guard's predicate is true, not if
+    it is false. The guard's code must come directly before the branch, which tests its result.
+    """
     test = e.branch_zero if guard.zero else e.branch_not_zero_x
     return test(RESULT, e.SIZE + distance)
 

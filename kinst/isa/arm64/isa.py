@@ -88,8 +88,8 @@ class Arm64(Isa):
         return "the function ends inside an instruction"
 
     def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
-        """Return a b from address to `to`; None if `to` is more than 128 MB away or size is not
-        4."""
+        """Return a branch (b) from `address` to `to`; None if `to` is more than 128 MB away, or if
+        `size` is not 4, the size of every instruction."""
         if size != encode.SIZE:
             return None
         try:

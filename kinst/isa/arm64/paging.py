@@ -154,9 +154,9 @@ class Arm64Paging(Paging):
         `like` is, and executable for the kernel only.
 
         Raises:
-            TargetError: `like`, a mapping of the kernel's code, has guarded branch targets (BTI),
-                so that the paciasp at a function's start is a branch target that a probe must not
-                replace.
+            TargetError: the kernel guards its branch targets (BTI), as `like`, a mapping of its
+                code, shows. In such a kernel the paciasp at a function's start is a branch target,
+                which a probe must not replace.
         """
         if like.entry & GUARDED:
             raise TargetError(

@@ -43,7 +43,8 @@ def _signed(value: int, bits: int) -> int:
 
 
 class Arm64Run(SymbolicCode):
-    """Symbolic execution of AArch64 code. Registers have the numbers of regs[]."""
+    """Symbolic execution of AArch64 code. Registers have the numbers of regs[]. In the methods'
+    arguments, `w` is the encoding of the instruction to run."""
 
     def __init__(self) -> None:
         super().__init__(_SLOTS, _ARGUMENTS, _SP, _PRESERVED)
@@ -209,7 +210,8 @@ class Arm64Run(SymbolicCode):
 
     @staticmethod
     def _is_single(w: int) -> bool:
-        """Whether a load or store of one register has an addressing mode that _place() knows."""
+        """Return whether the address of a load or store of one register can be computed: base and
+        number, or base and index register. Atomic and unprivileged accesses are left out."""
         if w & 1 << 24:
             return True
         form = _field(w, 10, 2)

@@ -60,7 +60,7 @@ def _of_jump(
 
     Args:
         jump: address of the br.
-        register: register that the br jumps by.
+        register: number of the register that holds the br's target.
         words: encodings of the function's instructions, by address.
         makers: the function's instructions that put a constant address into a register.
     """

@@ -6,8 +6,10 @@ preserve_mostcc on AArch64: x0 to x8, x16, x17 and, by the call, x30; x18 is nev
 what the clauses read. The stack pointer is 16-byte aligned at every instruction of the kernel
 (SCTLR_EL1.SA), and so is the frame.
 
-Registers that clauses change, and exits that they choose (CallBody.exits), are as in amd64's
-trampoline.py. A return goes to x30, which at a function's first instruction has the return address.
+Registers that clauses change are loaded from the frame after the calls. If clauses choose an exit
+(CallBody.exits), they store its number in the frame. After the calls, code for each exit compares
+the number, restores everything and leaves by a branch or, to return from the function, by ret:
+x30 has the return address, since only a function's first instruction has such an exit.
 """
 
 from __future__ import annotations

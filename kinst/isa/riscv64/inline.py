@@ -134,8 +134,9 @@ def _branch(test: int, distance: int) -> bytes:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Return a branch that skips the next `distance` bytes if the guard's predicate is true. It
-    must directly follow the guard's code."""
+    """Return a branch that skips the next `distance` bytes if the guard's predicate is true, not if
+    it is false. The guard's code must come directly before the branch, which tests its result.
+    """
     return _branch(_EQUAL if guard.zero else _NOT_EQUAL, distance)
 
 

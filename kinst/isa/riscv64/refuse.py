@@ -113,11 +113,12 @@ def has_sequences(code: bytes) -> bool:
 
 def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
     """Return the instructions of a function that cannot be planted because of other instructions in
-    it: address to reason.
+    it: a map from the address of each to the reason.
 
-    They are the instructions from an lr to its sc, on every path between the two. If the function
-    writes a register of the trap state (such as sepc) or returns from a trap (sret), they are all
-    of its instructions: a trap at a probe there would overwrite that state.
+    If the function writes a register of the trap state (such as sepc) or returns from a trap
+    (sret), these are all its instructions, because a trap at any of them would overwrite that
+    state. Otherwise these are the instructions on every path from an lr to an sc, the lr and the sc
+    included.
     """
     marks = dict[int, int]()
     for i in instructions:

@@ -163,13 +163,14 @@ def _move(
 
 
 def quiet_sepc(code: bytes, address: int) -> int | None:
-    """Return the address that return_to() must put into sepc before an instruction; None if the
-    instruction cannot run between return_to() and sret, where interrupts are off.
+    """Return the address to put into sepc before an instruction that takes the short way back: it
+    runs with interrupts off, after the code of return_to(), and then sret goes to the address in
+    sepc. None if the instruction cannot take the short way back.
 
-    Arithmetic instructions can, and so can loads and stores relative to the stack pointer (which
-    cannot fault, since the trampoline uses the stack itself), and direct jumps and branches. The
-    address for sepc is the target of a jal; for other instructions, branches included, it is the
-    address of the next instruction.
+    Arithmetic instructions can take it, and so can loads and stores relative to the stack pointer
+    (which cannot fault, since the trampoline uses the stack itself), and direct jumps and branches.
+    The address for sepc is the target of a jal; for other instructions, branches included, it is
+    the address of the next instruction.
     """
     parsed = p.parse(code)
     if parsed is None or refusal(parsed):
@@ -196,8 +197,15 @@ def _plain(parsed: p.Riscv64Instruction) -> bool:
 
 @refuses_out_of_reach
 def quietly(code: bytes, address: int, to: int) -> Relocated | Refused:
-    """Return code for the address `to` with the effect of an instruction for which quiet_sepc() is
-    not None. The code runs after that of return_to(), and ends with sret."""
+    """Return code for the address `to` with the effect of an instruction, for a trampoline that has
+    prepared its way back already: before this code, it has set sepc and sstatus (return_to()). The
+    code runs with interrupts off, and ends with sret, which leaves the trampoline.
+
+    Args:
+        code: the original instruction: arithmetic, a load or store relative to the stack pointer, a
+            direct jump or a branch. For other instructions, quiet_sepc() returns None.
+        address: address of the original instruction.
+    """
     parsed = p.parse(code)
     assert parsed is not None
     if parsed.kind == p.JAL:

@@ -40,12 +40,16 @@ _LOAD, _STORE, _LUI = 0x03, 0x23, 0x37
 
 @dataclass(frozen=True, slots=True)
 class RiscvOperation:
-    """An instruction that makes a value from registers, a number or memory, or stores one.
+    """An instruction that writes a computed or loaded value to a register, or stores a register.
 
     Attributes:
-        name: of an operator ("add", "sll", ...), "load", "store" or "lui".
-        second: the second register; None if the second operand is the number `imm`.
-        size: bytes of the operands, or of memory.
+        name: an operator ("add", "sll", ...), "load", "store" or "lui".
+        rd: number of the register that is written; x0 for a store.
+        first: number of the register that is the first operand, or the base of an address.
+        second: number of the register that is the second operand, or is stored; None if the second
+            operand is `imm`, and for a load.
+        imm: the number in the instruction; for a load or store, the distance from the base.
+        size: bytes of the operands, or of the memory that is loaded or stored.
         is_signed: whether the value from memory is sign-extended.
     """
 
@@ -161,7 +165,7 @@ def operation(one: p.Riscv64Instruction) -> RiscvOperation | None:
 
 
 class Riscv64Run(SymbolicCode):
-    """Symbolic execution of riscv64 code. Registers have their own numbers."""
+    """Symbolic execution of riscv64 code. The number of the register xN is N."""
 
     def __init__(self) -> None:
         super().__init__(_SLOTS, _ARGUMENTS, _SP, _PRESERVED)
@@ -235,7 +239,8 @@ class Riscv64Run(SymbolicCode):
         self._write(done.rd, value if size == WORD else extended(low(value, size), size))
 
     def _forget(self, parsed: p.Riscv64Instruction) -> None:
-        """Run an instruction whose result is not computed."""
+        """Run an instruction whose result is not computed: the registers that it writes become
+        unknown, and all memory if it may write memory."""
         known = encodings.find(parsed.word, parsed.size)
         if known is None:
             self.forget(self.registers, memory=True)

@@ -11,9 +11,11 @@ After that they become what they were, or stay off up to the way back if the ins
 (relocate.py, "The short way back"). The stack is 16-byte aligned at every instruction (RISC-V
 psABI).
 
-Registers that clauses change, and exits that they choose (CallBody.exits), are as in amd64's
-trampoline.py. A return goes to ra, which at a function's first instruction has the return address;
-every other exit goes by sret. A site with exits never takes the short way back.
+Registers that clauses change are loaded from the frame after the calls. If clauses choose an exit
+(CallBody.exits), they store its number in the frame. After the calls, code for each exit compares
+the number, restores everything and leaves by sret or, to return from the function, by ret: ra has
+the return address, since only a function's first instruction has such an exit. A site with exits
+never takes the short way back.
 """
 
 from __future__ import annotations
