@@ -43,7 +43,7 @@ class Page:
     """Layout of a printed annotation.
 
     Attributes:
-        width: columns of the page.
+        width: greatest number of characters in a line.
         colours: whether to colour the text with escape sequences.
         order: order of the instructions, one of ORDERS ("address" or "source").
     """
@@ -81,8 +81,9 @@ def per_cent(part: float) -> str:
 
 
 def measured(value: Measure | None, unit: str = "") -> str:
-    """Return an instruction's --by value as text: a number; for a distribution, its lowest bound, a
-    bar for each bucket and its highest bound; "" if the instruction has no value.
+    """Return what `kinst annotate --by` measured at an instruction as text: a number; for a
+    distribution, its lowest bound, a bar for each bucket and its highest bound; "" if the
+    instruction has no value.
 
     Args:
         value: the --by value; None if the instruction has no value.

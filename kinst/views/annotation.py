@@ -3,7 +3,8 @@
 Source lines form a tree: below a line are the functions that were inlined at calls on that line,
 with lines of their own. A line's count is the count of its most frequent instruction. A line's
 share is its part of all instructions that ran in the function; it includes the code inlined at the
-line.
+line. An instruction's --by value is what `kinst annotate --by` measures at the instruction besides
+its count: a number or a distribution.
 
 Tested by tests/views/test_annotated_text.py.
 """

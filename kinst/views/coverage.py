@@ -49,8 +49,8 @@ class FileCoverage:
         lines: counts by line.
         functions: counts by (line of declaration, name).
         branches: both ways of each conditional jump in the file.
-        own: whether the file declares functions that were asked for. Otherwise the file has only
-            code that was inlined in such functions.
+        own: whether the file declares functions that were traced. Otherwise the file has only code
+            that was inlined in traced functions.
     """
 
     lines: dict[int, int] = field(default_factory=dict)
@@ -214,7 +214,8 @@ def _add_lines(
 
 
 class _Bodies:
-    """Map from an address of a function to the innermost inlined copy that contains the address."""
+    """Map from each address of a function to the number of the innermost inlined copy that contains
+    the address."""
 
     def __init__(self, function: SourceFunction) -> None:
         # A copy comes after the copies that contain it, so the innermost one is written last.

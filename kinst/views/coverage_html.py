@@ -53,7 +53,7 @@ def _figures(covered: Iterable[FileCoverage]) -> list[str]:
 
 def _table(paths: Sequence[str], covered: Mapping[str, FileCoverage]) -> str:
     """Return an HTML table of files with the share of each that ran. The files that declare
-    functions that were asked for come first. The files whose code was only inlined follow.
+    functions that were traced come first. The files whose code was only inlined follow.
 
     Args:
         paths: the files in the order of the table.
@@ -106,7 +106,7 @@ def _pieces(file: FileCoverage, source: Sequence[str] | None) -> Iterator[tuple[
     """Yield (number of the first line, texts of the lines) for each group of consecutive lines to
     show.
 
-    If a file declares functions that were asked for, all its lines are shown; otherwise the lines
+    If a file declares functions that were traced, all its lines are shown; otherwise the lines
     near code. If the source text is not available, the lines that have counts are shown, with empty
     texts.
     """

@@ -17,7 +17,7 @@ def summary(coverage: Coverage) -> str:
     """Return a table of lines, functions and branches reached, followed by the number of
     instructions that were left out, with the reasons.
 
-    The table has a row for each file that declares functions that were asked for, a row for the
+    The table has a row for each file that declares functions that were traced, a row for the
     code inlined from other files, and a total.
     """
     rows: list[tuple[str, ...]] = [("", "LINES", "", "FUNCTIONS", "", "BRANCHES", "")]

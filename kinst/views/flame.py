@@ -153,8 +153,8 @@ def _tint(name: str) -> int:
 
 
 def _legend(kinds: list[str], top: int) -> str:
-    """Return the SVG of the buttons, and of the legend that explains the colours of the kinds of
-    frames.
+    """Return the SVG of the legend, which explains the colours of the kinds of frames, and of the
+    buttons beside it, which search and reset the picture.
 
     Args:
         kinds: kinds of frames that the picture has.

@@ -24,7 +24,8 @@ class LineNames:
             that only this version has are missing in the map. If a file is missing in `others`, its
             lines are named by their numbers in this version.
         mark: sign before the number of a line that only this version has: "-" in A, "+" in B.
-        paths: file names for people, by file; a file that is missing here has its own name.
+        paths: path to show instead of a file's own path, by file; the own path is shown for a file
+            that is missing here.
     """
 
     text: Sources = field(default_factory=dict)
@@ -57,7 +58,8 @@ def paired(
     Args:
         a: lines of A's text, by file.
         b: lines of B's text, by file.
-        paths: file names for people, by file; None if the files have their own names.
+        paths: path to show instead of a file's own path, by file; None to show all files' own
+            paths.
     """
     pairs = {file: _pairs(a[file], b[file]) for file in a.keys() & b.keys()}
     in_a = {file: {b: a for a, b in found} for file, found in pairs.items()}

@@ -57,7 +57,7 @@ class MeasuringPlan:
         """Return the unit of the measured values, such as "ns"; "" if it is not known.
 
         Args:
-            aggregations: aggregations that the program gave.
+            aggregations: aggregations of a trace with the clauses that `program` returns.
         """
         if self.expression == LATENCY:
             return "ns"
@@ -65,7 +65,8 @@ class MeasuringPlan:
 
     @property
     def program(self) -> str:
-        """D clauses to append to the counting program; "" if nothing is measured."""
+        """D clauses that measure, to append to the D program that counts the instructions
+        (CountingPlan.program); "" if nothing is measured."""
         if not self.expression:
             return ""
         found = self._latencies() if self.expression == LATENCY else self._values()
@@ -105,10 +106,10 @@ class MeasuringPlan:
         """Return the measured values of each function, in the plan's order.
 
         Args:
-            aggregations: aggregations that the program gave.
+            aggregations: aggregations of a trace with the clauses that `program` returns.
 
         Raises:
-            KinstError: the aggregations are not those of this program.
+            KinstError: the aggregations are of a trace without these clauses.
         """
         named = {one.name: one for one in aggregations}
         if not self.expression:

@@ -52,7 +52,7 @@ class TraceResults:
         tables: aggregations by name.
         reads: for each END clause of the test file, in order, the values that it traced; None for a
             clause that did not run.
-        status: exit status of the trace.
+        status: exit status of the trace, which assertions call $status.
     """
 
     tables: Mapping[str, Table]
