@@ -106,8 +106,9 @@ class Orc:
         return OrcRule(register, int(self._stack_offset[index]), -8)
 
     def saved_frame_pointer(self, address: int) -> int | None:
-        """Return where the caller's frame pointer is saved at a linked address, as an offset in
-        bytes from the CFA; None if the frame pointer is still in its register or was never set."""
+        """Return where the caller's frame pointer is saved, as an offset in bytes from the CFA, for
+        the instruction at a linked address. None if the tables give no such offset; usually the
+        caller's frame pointer is still in its register then."""
         index = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
         if index < 0 or int(self._word[index]) >> 4 & 15 != self._numbers.previous_sp:
             return None

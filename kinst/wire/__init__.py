@@ -1,2 +1,3 @@
-"""The GDB remote protocol, QEMU's machine protocol, other processes and native calls (rank 1 of the
-import order). Only this package uses sockets and ctypes."""
+"""The GDB remote protocol, QEMU's machine protocol, other processes and native calls. Only this
+package uses sockets and ctypes. Rank 1: it imports only packages of rank 0 (docs/architecture.md).
+"""

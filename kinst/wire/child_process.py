@@ -205,8 +205,8 @@ class Pump:
     """A thread that reads several streams into a queue as data arrives, so that a sender never has
     to wait for kinst.
 
-    Data of the stream with the name `last` is queued after data of the other streams that arrived
-    before it.
+    The argument `last` is the name of one of the streams. Its data is queued after all data that
+    arrived before it on the other streams.
     """
 
     def __init__(self, streams: Mapping[str, socket.socket], last: str) -> None:

@@ -183,7 +183,7 @@ class OtherProcess:
 
     def page_size(self, mapping: Mapping) -> int:
         """Return the size of a mapping's pages in bytes: that of huge pages if the mapped file is
-        in a hugetlbfs, otherwise PAGE."""
+        in a hugetlbfs, otherwise PAGE (4096)."""
         number = self.descriptor_of(mapping) if mapping.inode else None
         if number is None:
             return PAGE

@@ -1,8 +1,8 @@
 """Making another process execute system calls, as a debugger does.
 
-The process's first thread is stopped meanwhile, and executes the calls. One thread of kinst must
-make all calls of an InjectedCalls object. If kinst is killed, the thread of the process restores
-its own registers (wire/signal_frame.py).
+kinst stops the process's first thread and makes it execute the calls; the other threads run on. One
+thread of kinst must make all calls of an InjectedCalls object. If kinst is killed, the thread of
+the process restores its own registers (wire/signal_frame.py).
 
 Source: ptrace(2) and syscall(2). For how the kernel restarts an interrupted call, by the values of
 orig_rax and rax: the kernel's arch/x86/kernel/signal.c."""
@@ -118,8 +118,8 @@ def can_trace() -> str:
 
 @contextmanager
 def calls_in(process: OtherProcess) -> Iterator[InjectedCalls]:
-    """Stop a process, and yield an object that makes system calls in it. The process runs on after
-    the with block.
+    """Stop the first thread of a process, and yield an object that makes system calls in it. The
+    thread runs on after the with block.
 
     Raises:
         TargetError: the process may not be traced, or it ends.

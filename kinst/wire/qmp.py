@@ -102,7 +102,8 @@ class Qmp:
         self.execute("qmp_capabilities")
 
     def execute(self, command: str, arguments: object = None, descriptor: int = -1) -> Any:
-        """Execute a QMP command and return its result. Events that arrive meanwhile go to on_event.
+        """Execute a QMP command and return its result. If QEMU sends events before the answer, call
+        the function in the attribute on_event with each of them.
 
         Args:
             command: the command's name.

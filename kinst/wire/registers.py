@@ -238,15 +238,13 @@ class RegisterFile:
 
     def rewrite(self, thread: str, name: str, distance: int) -> None:
         """Read a register that the stub's description leaves out, and write the same value back.
-        This is for registers on which a write has a further effect (Board.TIMERS).
-
-        The register is given by a described register of the same size and by its distance from it.
+        This is for registers on which a write has a further effect, such as to arm a timer.
 
         Args:
             thread: the stub's name of the CPU.
-            name: name of the described register.
-            distance: what to add to the described register's number to get the number of the
-                register that is rewritten.
+            name: name of another register, which is described and has the same size.
+            distance: what to add to the number of the register `name` to get the number of the
+                register to rewrite.
         """
         like = next((r for r in self._integers if r.name == name), None)
         if like is None:

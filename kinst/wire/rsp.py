@@ -174,8 +174,8 @@ class Rsp:
         an error. The last packet on it may be incomplete. Return a new client that uses the same
         connection.
 
-        The machine is stopped afterwards, and has no breakpoints: QEMU removes them all at `?`. To
-        end an unfinished packet, kinst sends bytes that a stub otherwise ignores."""
+        The machine is stopped afterwards, and clear_breakpoints() has removed the breakpoints of
+        all CPUs. To end an unfinished packet, kinst sends bytes that a stub otherwise ignores."""
         sock = self._sock
         sock.setblocking(True)
         sock.sendall(b"\x03")
@@ -574,7 +574,7 @@ class Rsp:
 
 def _thread_names(text: bytes) -> list[str]:
     """Return the names in a stub's list of thread-ids (GDB's manual, "Packets"): hexadecimal
-    numbers, some with a process in front.
+    numbers, some of them with a process id in front.
 
     Raises TargetError for any other text, because names are shown in errors and sent back to the
     stub."""

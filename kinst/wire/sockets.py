@@ -86,8 +86,8 @@ def stream_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def connected_listener() -> tuple[socket.socket, socket.socket]:
-    """Return two sockets for a child that accepts one connection: kinst's end of a connection, and
-    a listening socket that will accept this connection first."""
+    """Return (kinst's end of a connection, listening socket). A child that inherits the listening
+    socket accepts the other end of this connection first."""
     listening = socket.socket(socket.AF_UNIX)
     ours = socket.socket(socket.AF_UNIX)
     listening.bind(b"")  # the kernel chooses an abstract name

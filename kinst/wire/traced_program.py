@@ -314,7 +314,8 @@ class TracedProgram:
         self._threads = {self.pid}
 
     def _execute(self, words: Sequence[str], path: str, environment: Mapping[str, str]) -> None:
-        """Become the program, once the parent process traces this process."""
+        """Execute the program in this process, a child that kinst has forked. Stop first, so that
+        kinst can begin to trace this process. Never returns."""
         try:
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
                 signal.signal(number, signal.SIG_DFL)
@@ -360,7 +361,9 @@ class TracedProgram:
             self._go_on(pid)
 
     def _executed(self, pid: int) -> None:
-        """Called after a process has executed another program, and is traced no more."""
+        """Called after a traced process has executed another program, and kinst has ceased to trace
+        it. Nothing is to be done for a program that kinst has started; AttachedProgram overrides
+        this method."""
 
     def _go_on(self, tid: int) -> None:
         request, number = self._held.pop(tid), self._signals.pop(tid, 0)
@@ -378,7 +381,8 @@ class TracedProgram:
         self._vforked.discard(tid)
 
     def _give_base(self, tid: int) -> None:
-        """Set the gs base of a stopped thread that has none of give_bases() yet."""
+        """Give a stopped thread a gs base that no other thread has, of those that give_bases() was
+        called with. If none is free, the counts will be wrong, and `trouble` says so."""
         if not self._bases:
             return
         if not self._free:
@@ -484,7 +488,8 @@ class TracedProgram:
         return found, registers["rsp"]
 
     def _caller(self) -> int:
-        """Return a stopped thread that can execute system calls for kinst."""
+        """Return the id of a stopped thread that can execute system calls for kinst; preferably of
+        one at which no event and no signal waits."""
         threads = sorted(self._held, key=lambda tid: (tid not in self._interrupted, tid))
         if not threads:
             raise TargetError(f"process {self.pid} has no thread that is stopped")
@@ -589,9 +594,10 @@ class AttachedProgram(TracedProgram):
         self._end_tracing()
 
     def _take_bases(self) -> None:
-        """Set the gs base of each stopped thread to 0, its value before the trace. If the thread is
-        still in a trampoline, it then counts in the block of counters for gs base 0, which is still
-        mapped."""
+        """Set the gs base of each stopped thread to 0, its value before the trace.
+
+        A thread that is still in a trampoline then counts in the counters of the thread to which
+        give_bases() gave the base 0. Their memory is still mapped."""
         for tid in self._held:
             if tid in self._slots:
                 ptrace_request(_POKE_USER, tid, _GS_BASE, 0)

@@ -201,9 +201,8 @@ class Cfi:
 
         Args:
             address: of an instruction.
-            register: DWARF number of a register whose value in the caller is wanted. Then the
-                fields return_register and return_at of the rule say where this value is. None if
-                the return address is wanted: then they say where the return address is.
+            register: what the rule's fields return_register and return_at are to locate. A DWARF
+                number: the value that this register has in the caller. None: the return address.
         """
         index = bisect_right(self._starts, address) - 1
         if index < 0 or address >= self._entries[index][1]:

@@ -301,10 +301,10 @@ class _LineState:
 class _Statements:
     """Collects the statements (breakpoint addresses) of a line table from its rows, as gdb does.
 
-    A row has no instructions if the next row has the same address. Such a row still makes a
-    statement, unless the next row is of another file. Unlike gdb, this class leaves out a row
-    without instructions that has the same line as the row before it. Its address may lie outside of
-    the inlined copy that contains the instructions of the row before.
+    A row has no instructions if the next row has the same address. As in gdb, such a row still
+    makes a statement, unless the next row is of another file. Unlike in gdb, it makes none if it
+    has the same line as the row before it: its address may lie outside of the inlined copy that
+    contains the instructions of the row before.
 
     Source: gdb 13, record_line() of gdb/dwarf2/read.c and of gdb/buildsym.c.
     """
