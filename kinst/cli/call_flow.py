@@ -1,5 +1,8 @@
-"""Trace of one call of a function, with all calls made in it (`kinst flow`). The command runs as
-often as is needed to find all functions.
+"""Trace of one call of a function, with all calls made in it (`kinst flow`).
+
+The traced command (-c) runs several times: first to find the functions that run in the call, then
+to trace the call, and again if the call reached more functions. Without -c, each run waits for a
+call instead.
 
 Tested by tests/vm/views/test_call_flow.py.
 """
@@ -45,10 +48,10 @@ ENTRY = 24  # bytes of a function's start in which its entry probe lies
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """Results of one run of the command.
+    """Results of one trace with a D program, in which the traced command (-c), if any, ran once.
 
     Attributes:
-        aggregations: the program's aggregations with their values at the end.
+        aggregations: the D program's aggregations with their values at the end.
         records: records of the trace.
         left_out: reason for each instruction that was not planted, by address.
         status: exit status of the trace.
@@ -93,13 +96,13 @@ class _Follower:
         self._sizes: Mapping[str, str] = {}  # of buffers, by the names of their options
 
     def run(self, program: str, step: str, *, shown: bool) -> _Round:
-        """Run the command with a D program, and return the results. If records are lost, run it
-        again with larger buffers, unless the user has set their size.
+        """Trace with a D program while the traced command (-c) runs, and return the results. If
+        records are lost, do it again with larger buffers, unless the user has set their size.
 
         Args:
             program: D text.
-            step: purpose of the run, for the user.
-            shown: whether to print the command's output.
+            step: purpose of the trace, for the message of progress.
+            shown: whether to print the traced command's output.
 
         Raises:
             KinstError: records were lost, or the program cannot be traced.
@@ -116,7 +119,14 @@ class _Follower:
         return made
 
     def _run(self, program: str, step: str, *, shown: bool) -> _Round | None:
-        """Run the command once, as run() does; return None if records were lost."""
+        """Trace once with a D program while the traced command (-c) runs, and return the results;
+        None if records were lost.
+
+        Args:
+            program: D text.
+            step: purpose of the trace, for the message of progress.
+            shown: whether to print the traced command's output.
+        """
         self._rounds += 1
         self._steps.begin(f"round {self._rounds}, {step}: planning")
         records: list[Record] = []
@@ -137,8 +147,8 @@ class _Follower:
 
 
 def _nothing(text: str) -> None:
-    """Discard a text: the command's output in runs that only find functions, or the message about a
-    probe that is left out, since _say_left_out() prints what is left out at the end.
+    """Discard a text: the traced command's output in runs that only find functions, or the message
+    about a probe that is left out, since _say_left_out() prints what is left out at the end.
     """
 
 

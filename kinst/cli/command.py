@@ -1,8 +1,8 @@
 """The kinst command: it reads the command line, runs what the user asks for, and returns the exit
 status.
 
-Exit status: 0 for success, 1 for an error, 2 for a wrong command line; otherwise the status of
-exit() or, without exit(), the status of the command of -c.
+Exit status: 1 for an error, 2 for a wrong command line. Otherwise the status that the D program
+gives to exit(); without exit(), the status of the command of -c; without that, 0.
 
 Tested by tests/d, through the command.
 """

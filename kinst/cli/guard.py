@@ -98,9 +98,10 @@ def standard_files() -> None:
 def _whole(file: TextIO) -> TextIO:
     """Return the file, or a wrapper that completes short writes to it.
 
-    With PYTHONUNBUFFERED (TextIOWrapper over a raw file) Python drops the rest of a text if
-    write(2) takes only a part of it, for example if a signal arrives while a pipe is full. write()
-    flushes, so the wrapper's buffer delays nothing.
+    With PYTHONUNBUFFERED (TextIOWrapper over a raw file) Python drops the rest of a text if the
+    system call write(2) takes only a part of it, for example if a signal arrives while a pipe is
+    full. The wrapper has a buffer, but this delays nothing: this module's function write() flushes
+    after each text.
     """
     if not isinstance(file.buffer, io.RawIOBase):
         return file

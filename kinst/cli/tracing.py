@@ -124,9 +124,9 @@ def run(
         begins: called with the trace before it begins.
         out: file for the output.
         report: gets messages and progress.
-        compiled: the compiler, and the program that it has compiled. None if the command line asks
-            only for the text of its program, expanded for the code in an ELF file (-d -e): this
-            needs no machine.
+        compiled: the compiler, and the D program that it has compiled. None for -d -e with an ELF
+            file: kinst then only prints the D program, with its clauses expanded for the code in
+            this file, and needs no machine.
         early_start: what start_early() has started of the machine; None if nothing.
 
     Raises:

@@ -1,5 +1,9 @@
-"""Sweeps of tries for `kinst inject` and `kinst race`: functions that open guests, run the tries,
-show progress, and write the summary. The docstring of kinst/trials says what a sweep and a try are.
+"""Sweeps of `kinst inject` and `kinst race`: functions that open guests, run the tries, show
+progress, and write the summary.
+
+A try is one run of the command (-c) in a guest, in which kinst makes one call fail (`inject`) or
+lets a CPU wait at one instruction (`race`). A sweep is all tries of a command line; they are
+numbered from 1.
 
 Tested by tests/cli/commands/test_inject.py and tests/vm/inject/test_inject.py.
 """
@@ -73,9 +77,8 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
 
     Args:
         asked: the command line.
-        within: the functions of --in.
-        first: whether there is a try only for the first call from each stack, instead of for every
-            call.
+        within: the functions of --in: only calls made below one of them fail.
+        first: whether only the first call from each stack has a try, instead of every call.
     """
     request, texts = asked.request, asked.arguments
     failing = " ".join(f"'{text}'" for text in texts)
@@ -119,9 +122,10 @@ def race(
     Args:
         asked: the command line.
         function: FUNCTION or MODULE:FUNCTION.
-        offsets: offsets at which a CPU waits; () for all instructions.
-        delays: nanoseconds for which it waits.
-        cpu: number of the CPU.
+        offsets: offsets in the function of the instructions at which the CPU waits, one in each
+            try; () for all instructions.
+        delays: nanoseconds for which the CPU waits; each instruction has a try with each of them.
+        cpu: number of the CPU that waits.
     """
     request, report = asked.request, user_report(asked.request)
     with api.Machine(request, report=report) as machine:
@@ -198,8 +202,8 @@ class _SweepRun:
             base: result of baseline().
             title: what is tried, as the title of the summary.
             key: what identifies the sweep. A file of results with another key is not used.
-            faults: outcomes that are faults.
-            name: name of the command.
+            faults: names of those outcomes of tries that make the exit status 1.
+            name: name of the kinst command, "inject" or "race".
         """
         asked = self._asked
         results = ResultsFile(asked.results, key)
@@ -230,7 +234,7 @@ class _SweepRun:
 
 
 def _quiet(*_: object) -> None:
-    """Do nothing."""
+    """Discard a message that kinst would otherwise print."""
 
 
 def _shown(path: str) -> Callable[[Summary], str]:

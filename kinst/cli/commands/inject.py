@@ -85,13 +85,14 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
 
 
 def check_sweep(request: Request, name: str, instead: str) -> None:
-    """Raise UsageError if a sweep of tries (kinst/trials) cannot be run with a request.
+    """Raise UsageError if `kinst inject` or `kinst race` cannot use a request, for example because
+    it has a D program or no command, or because kinst boots no guest for it.
 
     Args:
         request: the request.
         name: name of the kinst command, "inject" or "race".
-        instead: for the error if the request has a D program: an example of a command line that
-            runs a D program with the same effect.
+        instead: example of a kinst command line whose D program fails or delays a call. The error
+            shows it if the request has a D program.
     """
     check_traces(request)
     if request.programs:
@@ -108,7 +109,8 @@ def check_sweep(request: Request, name: str, instead: str) -> None:
 
 
 def guest_request(request: Request, cpus: int) -> Request:
-    """Return a request for the guests of a sweep, from the request of its command line.
+    """Return the request for the guests in which `kinst inject` or `kinst race` runs the command,
+    from the request of the command line.
 
     Args:
         request: the request.

@@ -1,14 +1,17 @@
 """Answer to a shell that asks what can be inserted at the cursor.
 
     kinst --complete bash BREAKS LISTING LINE    LINE: the command line up to the cursor;
-                                                 LISTING: 1 if the answer is only shown
+                                                 BREAKS: the value of bash's COMP_WORDBREAKS;
+                                                 LISTING: 1 if bash shows the answer as a list, 0 if
+                                                 it may insert a completion
     kinst --complete zsh CURRENT WORD...         CURRENT: the word at the cursor; WORD...: the words
                                                  before CURRENT
 
 The first line of the answer is `files` or `folders`, which the shell completes without further
-lines, or `words`. After `words` comes a line for each completion. For zsh, the second line of the
-answer is the number of characters of CURRENT that stay. Each further line has three fields,
-separated by tabs: the completion, its meaning, and 1 if a space can follow the completion.
+lines, or `words`. After `words`, bash gets a line for each completion. For zsh, the second line is
+the number of characters at the start of CURRENT that completions do not replace; then comes a line
+for each completion, with three fields, separated by tabs: the completion, its meaning, and 1 if a
+space can follow the completion.
 
 Tested by tests/cli/test_completion.py and tests/cli/test_completion_shells.py.
 """
@@ -58,7 +61,7 @@ class Answer:
 
     Attributes:
         kind: "words" for `offers`; "files" or "folders" if the shell is to complete these.
-        kept: number of characters of the current word that stay before each offer.
+        kept: number of characters at the start of the current word that no offer replaces.
         offers: the completions.
     """
 

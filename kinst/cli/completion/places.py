@@ -42,7 +42,8 @@ def names_file(isa: str, release: str, file: str) -> Path:
 
     Args:
         isa: name of the instruction set; "" for amd64.
-        release: the Debian kernel that the user chose; "" for the usual one.
+        release: the Debian kernel that the user chose (--kernel); "" for the kernel that kinst
+            takes without --kernel.
         file: the kernel's file that the user chose; "" for a Debian kernel.
     """
     name = f"{isa or 'amd64'}-{release or 'usual'}"
@@ -73,10 +74,11 @@ def names_stamp(debug: Path, isa: str, inlined: bool) -> list[int]:
 
 def names_of(options: Mapping[str, str]) -> tuple[Path, tuple[str, str, str]]:
     """Return the path of the index for the kernel that a command line chooses, and what the index
-    is made from: ISA, Debian kernel ("" for the usual one) and file ("" for a Debian kernel).
+    is made from: ISA, release of the Debian kernel ("" for the kernel that kinst takes without
+    --kernel) and the kernel's file ("" for a Debian kernel).
 
     Args:
-        options: values of options by name.
+        options: values of the command line's options by name ("--kernel").
     """
     kernel, debug, build = (options.get(name, "") for name in ("--kernel", "--debug", "--build"))
     attached = "--gdb" in options or "--attach" in options

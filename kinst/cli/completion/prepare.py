@@ -1,7 +1,8 @@
 """Makers of the files that completion reads: the words of kinst and D, and the index of a kernel's
 names, saved in the cache folder.
 
-This module loads all of kinst and takes a second or two (kinst.cli.completion).
+This module loads all of kinst and takes a second or two. So completion imports it only if a file is
+missing or outdated.
 
 Tested by tests/cli/test_completion.py and tests/fuzz/test_caches.py.
 """
@@ -80,7 +81,8 @@ def save_names(path: Path, isa: str, release: str, file: str) -> bool:
     Args:
         path: file for the index.
         isa: name of the instruction set; "" for amd64.
-        release: the Debian kernel that the user chose; "" for the usual one.
+        release: the Debian kernel that the user chose (--kernel); "" for the kernel that kinst
+            takes without --kernel.
         file: the kernel's file that the user chose; "" for a Debian kernel.
     """
     machine = MachineOptions(isa="" if file else isa, release=release, debug=file)
