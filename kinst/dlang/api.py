@@ -48,7 +48,8 @@ def parse_text(
         script: whether the text is a script, whose clauses need bodies; otherwise it is the text of
             -n.
         part: whether other texts follow, so that this text may consist of declarations alone.
-        knows_type: tells whether a word is the name of a type (type_names()).
+        knows_type: tells whether a word is the name of a type that the kernel or a D library
+            declares; None if there are no such types.
 
     Raises:
         DError: the text is not a D program. No other exception is raised.

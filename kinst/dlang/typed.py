@@ -278,7 +278,8 @@ class BitField(Expr):
 class SymbolAddress(Expr):
     """The address of a symbol of the traced kernel, as a pointer to the symbol's type.
 
-    CodeMachine.symbols has the address, by (module, name), once the kernel runs.
+    The tree has only the symbol's names. Codegen finds the address in CodeMachine.symbols, which is
+    filled once the kernel runs.
     """
 
     module: str

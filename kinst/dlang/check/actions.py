@@ -283,7 +283,8 @@ def _wrong(kind: str, done: set[str]) -> tuple[str, str] | None:
     None if it may follow them.
 
     Args:
-        kind: the action's kind (_kind()).
+        kind: the action's kind: "speculate", "commit", "discard", "aggregate", "exit",
+            "destructive", "records" for any other action that records data, or "nothing".
         done: the kinds of the earlier actions.
     """
     data = "data-recording action(s)"

@@ -432,8 +432,8 @@ def _base_and_index(node: tree.IndexNode, scope: Scope) -> tuple[typed.Expr, typ
 
 
 def _register(name: str, node: tree.IndexNode, scope: Scope) -> typed.Expr:
-    """Check regs[constant] or uregs[constant]; return the register read (Dynamic Tracing Guide,
-    "regs"; errors as in dt_idcook_regs).
+    """Check regs[constant] or uregs[constant]; return the expression that reads the register
+    (Dynamic Tracing Guide, "regs"; errors as in dt_idcook_regs).
     """
     count = len(node.arguments)
     if count != 1:

@@ -273,7 +273,8 @@ def parse(
         level: the last part that the text's probe descriptions name.
         script: whether the text is a script's, in which each clause needs a body, as in dtrace(1).
         part: whether other texts follow, so that this text may consist of declarations alone.
-        knows_type: tells whether the traced kernel has a typedef of a name.
+        knows_type: tells whether a word is the name of a type that the kernel or a D library
+            declares; None if there are no such types.
 
     Raises:
         DError: D_SYNTAX, D_EMPTY, D_PDESC_INVAL, D_MACRO_*, D_INT_*, D_STR_NL, D_CHR_*, D_PRAG*,
@@ -534,7 +535,8 @@ def parse_option(
         value: the option's value.
         ordinal: number of the option among the options with this letter, from 1.
         part: whether other texts follow, so that this text may consist of declarations alone.
-        knows_type: tells whether the traced kernel has a typedef of a name.
+        knows_type: tells whether a word is the name of a type that the kernel or a D library
+            declares; None if there are no such types.
 
     Raises:
         DError: the value is not a D program.

@@ -94,7 +94,8 @@ class TypeParser:
     """Parser of types, which starts at `token`. The current token is always the first unused token.
 
     Args:
-        knows_type: tells whether the traced kernel has a type of a name.
+        knows_type: tells whether a word is the name of a type that the kernel or a D library
+            declares; None if there are no such types.
     """
 
     def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:

@@ -131,7 +131,7 @@ def operate(op: str, left: typed.Expr, right: typed.Expr, span: Span, shown: str
 
     Args:
         op: any binary operator except the comma and assignments.
-        shown: the operator in error messages.
+        shown: the operator in error messages: op itself, or += if the program has += for +.
     """
     left, right = of_field(left), of_field(right)
     if op in ("&&", "||", "^^"):
