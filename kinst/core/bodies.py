@@ -159,12 +159,12 @@ class RecordAddresses:
     Attributes:
         cpu: signed 32-bit displacement, from the per-CPU base register, of the word with this CPU's
             number.
-        busy: signed 32-bit displacement, from the per-CPU base register, of the kernel's counter
-            Facts.pin, which has 32 bits. While a thread has raised this counter, the thread stays
-            on its CPU, and no other thread runs there.
-        settled: Facts.preemption, which tells whether the trampoline must raise that counter. None
-            if it always must, 0 if it never must. Otherwise the address of a 32-bit word: the
-            trampoline does not raise the counter, and writes the record only if the word is 0 or 1.
+        busy: signed 32-bit displacement, from the per-CPU base register, of a 32-bit counter of the
+            kernel (Facts.pin). While a thread has raised this counter, the thread stays on its CPU,
+            and no other thread runs there.
+        settled: whether the trampoline must raise that counter. None if it always must, 0 if it
+            never must. Otherwise the address of a 32-bit word (Facts.preemption): the trampoline
+            does not raise the counter, and writes the record only if the word is 0 or 1.
         state: address of CPU 0's state page; the other CPUs' state pages follow.
         rings: address of CPU 0's ring; the other CPUs' rings follow.
         ring_size: size of a ring in bytes, a power of two.
@@ -189,10 +189,11 @@ class RecordBody:
     instead.
 
     Interrupts stay as they are, so an interrupt handler may write records while this record is
-    being written. Therefore a single instruction that changes STATE_RESERVED first reserves the
-    bytes. STATE_HEAD shows the records to the consumer when the outermost record (the one that was
-    begun first) is complete. By then all records after it are complete as well, because interrupt
-    handlers end before the interrupted code continues.
+    being written. Therefore the trampoline first reserves the record's bytes, by one instruction
+    that changes the word STATE_RESERVED of the CPU's state page. When the outermost record (the one
+    that was begun first) is complete, the trampoline sets the word STATE_HEAD of that page, which
+    shows the records to the consumer. By then all records after it are complete as well, because
+    interrupt handlers end before the interrupted code continues.
 
     Attributes:
         clause: number of the clause, for the record.

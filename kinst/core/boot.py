@@ -127,7 +127,8 @@ class BootSpan:
 
 
 def no_span(_file: KernelFile) -> BootSpan | None:
-    """Return None, as Boot.span of a system whose boot kinst cannot trace."""
+    """Return None. This is Boot.span of a system for which kinst does not know which part of a
+    kernel's boot can be traced."""
     return None
 
 

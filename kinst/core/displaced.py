@@ -16,8 +16,8 @@ from kinst.core.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """Code that has the effect of one instruction at another address, and then goes where the
-    original instruction would go.
+    """Code that does at another address what an instruction does at its own, and then goes where
+    the original instruction would go.
 
     Attributes:
         code: bytes, valid only at the address for which they were made. Control leaves them by a

@@ -109,7 +109,7 @@ class StoppingIsa(ABC):
 
     @cached_property
     def frame_slots(self) -> int:
-        """How many u64 slots a frame has."""
+        """How many u64 slots a frame of saved registers has."""
         return slots_of(self.registers, self.exit_slot)
 
     @cached_property

@@ -311,10 +311,11 @@ class Planter(Protocol):
                 breakpoints.
             code: addresses [low, high) of the part of scratch with code, which becomes executable
                 and cannot be written any more.
-            active: address in scratch of a u64 that is 1 while clauses run. If kinst no longer
-                responds, the planter sets it to 0, so that clauses do nothing.
-            exits: patches in scratch that are written at the end of the trace, after everything
-                else has been restored.
+            active: address in scratch of a u64 that is 1 while the trace is active. If kinst no
+                longer responds, the planter sets it to 0, so that clauses do nothing.
+            exits: patches over the heads of chains, in scratch: jumps by which threads leave the
+                chains. They are written at the end of the trace, after all other patches have been
+                removed.
             samplers: (period in ns, address of a function in scratch) of each function to call
                 periodically on each CPU, with the registers of the interrupted code.
 
