@@ -313,9 +313,9 @@ class Planter(Protocol):
                 and cannot be written any more.
             active: address in scratch of a u64 that is 1 while the trace is active. If kinst no
                 longer responds, the planter sets it to 0, so that clauses do nothing.
-            exits: patches over the heads of chains, in scratch: jumps by which threads leave the
-                chains. They are written at the end of the trace, after all other patches have been
-                removed.
+            exits: patches in scratch, over the heads of loops in chains: jumps by which threads
+                leave these loops. They are written at the end of the trace, after all other patches
+                have been removed.
             samplers: (period in ns, address of a function in scratch) of each function to call
                 periodically on each CPU, with the registers of the interrupted code.
 
