@@ -77,7 +77,8 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
 
     Args:
         asked: the command line.
-        within: the functions of --in: only calls made below one of them fail.
+        within: the functions of --in: only calls that are made from one of them, directly or
+            through other functions, fail.
         first: whether only the first call from each stack has a try, instead of every call.
     """
     request, texts = asked.request, asked.arguments

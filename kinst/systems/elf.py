@@ -1,8 +1,9 @@
 """The system for unknown kernels, with facts from an ELF file and its DWARF only.
 
 Such a kernel has functions, instructions, registers, arguments, source lines, inline functions,
-local variables and types. It has no thread, process or caller, since only a system knows where
-those are. kinst writes nothing into it: its probes are stop-planted.
+local variables and types. D's built-in variables for the current thread, process and caller are
+missing, since only a known system says where their values are. kinst writes nothing into it: its
+probes are stop-planted.
 
 The loader of kinst.systems finds the value SYSTEM by its name.
 

@@ -122,8 +122,8 @@ class Dispatch:
         result: the member that the result is stored in.
         store: takes the bytes of an instruction. If it stores the whole result register, returns (D
             name of the base register, offset from it); otherwise None.
-        state: (member, mask, value): these bits of the member have this value if the number means a
-            system call of this table; None if it always does.
+        state: (member, mask, value): the number means a system call of `table` only if this member
+            of pt_regs, masked with `mask`, is `value`. None if it always does.
         leave: name of a function that is called with the address of pt_regs after results have been
             stored; "" if there is none.
         jump_size: size in bytes of the jump that kinst plants. If the instruction that stores the
