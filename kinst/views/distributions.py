@@ -145,8 +145,8 @@ def _heading(key: Key, row: Sequence[Bucket], scale: BucketScale, top: int) -> s
 
 
 def _fitting(name: str, figures: Sequence[str], letters: int) -> str:
-    """Return the start of a panel's heading that fits into a line, as SVG: the key, cut if it takes
-    more than half of the line, and as many figures as there is room for.
+    """Return a panel's heading, shortened to fit into a line, as SVG: the key, cut if it takes more
+    than half of the line, and as many figures as there is room for.
 
     Args:
         name: text of the key; "" without one.

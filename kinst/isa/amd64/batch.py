@@ -169,12 +169,12 @@ def trampolines(
         _put(out, call + e.JUMP_SIZE, frame.after)
 
     def aimed(which: Bools, at: I64, to_address: U64) -> None:
-        """Write the branch distances of some trampolines into `out`: 4 bytes at offset `at`, which
-        give the distance from their end to `to_address`.
+        """Write the distances of branches into `out`, the code of all trampolines. A distance has 4
+        bytes, and counts from the address after these bytes.
 
         Args:
             which: mask of the trampolines that have this branch.
-            at: offset in `out`, for each trampoline.
+            at: offset of the 4 bytes in `out`, for each trampoline.
             to_address: address that the branch leads to, for each trampoline.
         """
         here = to + (at - start).view(np.uint64) + np.uint64(4)

@@ -259,8 +259,8 @@ def leads(columns: Columns) -> Leads:
 
 def distances(columns: Columns) -> I64:
     """Return the signed number in each instruction's encoding that is relative to the instruction's
-    end: a branch distance, or the displacement of a rip-relative operand. Each instruction must
-    have marks and such a number.
+    end: a branch distance, or the displacement of a rip-relative operand. All of the instructions
+    must have such a number, and a mark other than 0.
     """
     field = (columns.marks >> FIELD_SHIFT & 15).astype(np.int64)
     rows = np.arange(len(columns))

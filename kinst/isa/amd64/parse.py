@@ -21,13 +21,16 @@ RIP_RELATIVE = 5  # ModRM.rm with mod 0
 
 @dataclass(frozen=True, slots=True)
 class Amd64Instruction:
-    """One amd64 instruction taken apart; offsets are in its bytes, `code`.
+    """One amd64 instruction taken apart.
 
     Attributes:
+        code: bytes of the whole instruction.
         prefixes: the legacy prefixes.
-        rex: the REX prefix, 0 if there is none.
-        map: ONE_BYTE, TWO_BYTE, THREE_BYTE or VECTOR.
-        modrm_at: offset of the ModRM byte, -1 if there is none.
+        rex: the REX prefix, 0 if there is none; for VECTOR, a REX made of the prefix's bit B alone.
+        map: opcode map: ONE_BYTE, TWO_BYTE, THREE_BYTE or VECTOR.
+        opcode: opcode byte, without the bytes that select the map.
+        opcode_at: offset of the opcode byte in `code`.
+        modrm_at: offset of the ModRM byte in `code`, -1 if there is none.
     """
 
     code: bytes

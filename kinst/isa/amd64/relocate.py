@@ -83,8 +83,8 @@ def move(
 
 @lru_cache(MOST_CODES)
 def _taken_apart(code: bytes, user: bool) -> Amd64Instruction | Refused:
-    """Return the parts of the one instruction `code`, or the reason if it is refused at every
-    address.
+    """Return the parts of the one instruction `code`; or the refusal, if it cannot be displaced to
+    any address.
 
     Args:
         user: whether the instruction is of a user program.

@@ -141,9 +141,9 @@ class Arm64Paging(Paging):
         return bool(registers.get("SCTLR", registers.get("SCTLR_EL1", 0)) & _MMU)
 
     def find_text(self, read: Read, root: Root, image: tuple[int, int]) -> int:
-        """Return the address of the kernel's text: the start of the longest executable range of
-        addresses in `image`, since every module is shorter. Raises TargetError if no range is
-        executable."""
+        """Return the address of the kernel's text. Between the two addresses `image`, modules may
+        be mapped as well as the kernel, so the text is the longest executable range there. Raises
+        TargetError if no range is executable."""
         ranges = list(self.executable_ranges(read, root, image))
         if not ranges:
             raise no_text()

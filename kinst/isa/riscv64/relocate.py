@@ -274,7 +274,7 @@ def _move_indirect(parsed: p.Riscv64Instruction, after: int, to: int, dead: int)
     Args:
         after: address after the original jalr.
         to: address of the displaced code.
-        dead: number of a dead register, or 0.
+        dead: number of a register that the code may change because it is dead; 0 if none is known.
     """
     rd, rs1 = parsed.rd, parsed.rs1
     jump = e.jalr(e.X0, rs1, parsed.imm)
