@@ -38,7 +38,7 @@ MOST_SKIPPED = 0.3  # part of all commands
 SKIPPED = {
     r"--live|dkms": "it traces this very machine, as root (tests/vm/live)",
     r"--build|--source|--initrd|qemu-system|--debug copies": "a kernel, disk or file of the reader",
-    r"--copy|\bmy[-_]|\bCMD\b|\./program|f_4290": "a program of the reader",
+    r"--copy|\bmy[-_]|\bCMD\b|\./program|f_4290|mine\.ko": "a program or module of the reader",
     r"-p 4242": "a process of the reader (tests/machines/process/test_running.py)",
     r"batch=": "the whole kernel, a batch of ten seconds after another",
     r"<TAB>|completion zsh": "keys in a shell (tests/cli/test_completion_shells.py)",
