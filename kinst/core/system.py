@@ -337,8 +337,8 @@ class Signals:
 
     Attributes:
         queue: address of a C function (work) that queues such work; it may be called anywhere.
-        function: offset in the work's structure, which begins as zeros, of the address of the
-            function (work) to call.
+        function: the kernel calls the function (work) whose address is at this offset in the work's
+            structure. The other bytes of the structure are 0 at first.
         send: address of a C function (signal, thread, 0) that sends a signal.
         stop: number of the signal that stops a process.
     """

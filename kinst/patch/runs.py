@@ -2,10 +2,10 @@
 middle (docs/chains.md).
 
 Most instructions are shorter than a jump. Several in a row have room for a jump, which leads to a
-trampoline that holds them all. Control that comes to an instruction inside a run from elsewhere
-than the instruction before it would enter the middle of the jump. So CodeLines must mark all such
-instructions. This module chooses runs so that as few planted instructions as possible are left to
-traps.
+trampoline that holds them all. A branch to an instruction inside a run would enter the middle of
+the jump. So CodeLines must mark all instructions that control reaches in another way than from the
+instruction before them. This module chooses runs so that as few planted instructions as possible
+are left to traps.
 """
 
 from __future__ import annotations

@@ -190,8 +190,8 @@ _Piece = Callable[[IrFunction, IrValue, IrValue, IrValue, IrValue], None]
 
 def _in_pieces(unit: Unit, name: str, piece: _Piece) -> IrFunction:
     """Return the LLVM function NAME(dst, src, size), which copies in pieces of at most BUFFER bytes
-    and returns 0 on success and another value on failure.  On a host without user memory the
-    function always fails.
+    and returns 0 on success and another value on failure.  In code
+    for kinst's own machine that has no user memory to read, the function always fails.
 
     Args:
         unit: the LLVM module under construction.

@@ -115,8 +115,8 @@ def _exit(at: int, chosen: Exit, end: bytes) -> bytes:
 
 
 def _lowest(slots: frozenset[int]) -> int:
-    """Return the lowest slot that a frame must have: the lowest one of `slots`, the slots to fill,
-    or of the slots that every frame fills by push, whichever is lower."""
+    """Return the lowest slot that a frame must have: the lowest of the slots that every frame fills
+    by push and of `slots`, which are to be filled as well."""
     return min((*(slots - r.PUSHED), r.LOWEST_PUSHED))
 
 

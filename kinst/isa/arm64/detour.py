@@ -65,5 +65,5 @@ def _restore() -> bytes:
 def _finish(code: bytes, address: int, to: int, head: bytes) -> tuple[bytes, bytes] | Refused:
     moved = relocate.displace(code[: e.SIZE], address, to + len(head))
     if isinstance(moved, Refused):
-        return Refused(f"its first instruction: {moved.reason}")
+        return Refused(f"the function's first instruction: {moved.reason}")
     return e.branch(address, to, "the stub"), head + moved.code

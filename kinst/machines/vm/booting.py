@@ -233,8 +233,9 @@ class BootingVm(Vm):
     def wait(self, timeout: float) -> MachineEvent | None:
         """Wait for an event, and return it; None after `timeout` seconds.
 
-        Meanwhile a command is prepared when kinst's init is ready for it. At each stop while the
-        kernel boots, memory is read by the page tables of the stopped CPU from then on.
+        Meanwhile a command is prepared when kinst's init is ready for it. Each time that the
+        guest stops while its kernel boots, the page tables of the stopped CPU are used to read
+        memory until the next stop.
         """
         if self._is_at_last:
             self.stop()
