@@ -119,7 +119,7 @@ class Kernel(Protocol):
 
     def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         """Return for each instruction, given as (address, size), whether kinst does not plant it
-        because the kernel's own tracer (Linux: ftrace) may write there. True only with
+        because the kernel's own function tracer may write there. True only with
         -x plant=no-callsite."""
         ...
 

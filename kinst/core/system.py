@@ -651,7 +651,7 @@ class SiteRules(Protocol):
 
     def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         """Return for each instruction, given as (address, size), whether kinst does not plant it
-        because the kernel's own tracer (Linux: ftrace) may write to any of its bytes. True only
+        because the kernel's own function tracer may write to any of its bytes. True only
         with -x plant=no-callsite."""
         ...
 
