@@ -166,9 +166,9 @@ class DebugInfo:
         """Return the DWARF function that a symbol names and whose code contains an address; None if
         there is no such function.
 
-        A function may begin with nops that the compiler inserts for the kernel's function tracer. The
-        symbol includes these nops, but the function's ranges in DWARF do not. So an address at most
-        ROOM (16) bytes before a range of the function counts as inside the range.
+        A function may begin with nops that the compiler inserts for a function tracer. The symbol
+        includes these nops, but the function's ranges in DWARF do not. So an address at most ROOM
+        (16) bytes before a range of the function counts as inside the range.
 
         Args:
             name: the symbol's name; suffixes such as .isra.0 are ignored.

@@ -247,8 +247,8 @@ class DwarfLocals:
         """Return the address at which to look up an instruction's variables in DWARF.
 
         This is usually the instruction's own address. But a function may begin with nops that the
-        compiler inserts for a function tracer of the kernel, and the function's ranges in DWARF do not
-        include them. For one of these nops, return the first address after the nops: the variables
+        compiler inserts for a function tracer, and the function's ranges in DWARF do not include
+        them. For one of these nops, return the first address after the nops: the variables
         are the same there.
         """
         symbol = self._index.symbol_at(address)
