@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import subprocess
@@ -68,6 +69,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.vm)
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.drawn)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Exempt the modules and the tests themselves from garbage collection: they all stay, and
+    looking through them again and again took 7 % of the CPU time."""
+    gc.collect()
+    gc.freeze()
 
 
 class FailuresAtOnce:
