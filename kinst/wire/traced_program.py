@@ -125,6 +125,7 @@ class TracedProgram:
         self._status: int | None = None
         self._trouble = ""
         self._ended = threading.Event()
+        self.executed = 0  # how often the program, or a process that it forked, executed another
         self._closing = False
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._bell: _Bell | None = None
@@ -362,8 +363,8 @@ class TracedProgram:
 
     def _executed(self, pid: int) -> None:
         """Called after a traced process has executed another program, and kinst has ceased to trace
-        it. Nothing is to be done for a program that kinst has started; AttachedProgram overrides
-        this method."""
+        it."""
+        self.executed += 1
 
     def _go_on(self, tid: int) -> None:
         request, number = self._held.pop(tid), self._signals.pop(tid, 0)
@@ -580,6 +581,7 @@ class AttachedProgram(TracedProgram):
         self._detach()
 
     def _executed(self, pid: int) -> None:
+        super()._executed(pid)
         if pid == self.pid:  # kinst is not told of its end
             self._status = 0
             self._ended.set()

@@ -100,6 +100,7 @@ class TracedProcess(Target):
         self.isa = config.isa.programs
         self._command = config.command
         self._told = self._closed = False
+        self._say: Callable[[str], None] = lambda _: None
         # Whether the program may run: kinst lets a program that it starts wait for planting.
         self._started = bool(config.options.process)
         self._memory: SharedMemory | None = None
@@ -114,6 +115,7 @@ class TracedProcess(Target):
     def bring_up(self, say: Callable[[str], None]) -> KernelLocation:
         """Return the address of the program's entry, the gs bases of its threads, and its process
         id."""
+        self._say = say
         self._unmap_unused()
         program = os.stat(f"/proc/{self._program.pid}/exe")
         code = sum(
@@ -276,6 +278,11 @@ class TracedProcess(Target):
         if status is None:
             return None
         self._told = True
+        if executed := self._program.executed:
+            self._say(
+                f"kinst: the program executed other programs ({executed}), whose instructions are"
+                " not counted"
+            )
         return CommandEnded(status if self._command else 0)
 
     # Planting.

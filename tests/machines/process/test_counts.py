@@ -90,3 +90,15 @@ def test_every_instruction_of_a_stripped_gzip(
     assert planted > 10_000 and hits > draws(200_000, 1_000_000)
     whole = subprocess.run(["gzip", "-1", "-n", "-c", text], capture_output=True, check=True)
     assert len(whole.stdout) > 1000
+
+
+def test_programs_that_the_program_executes_are_told(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """Only the instructions of the program itself are counted: env(1) becomes echo."""
+    where = "kinst::main: { @[probefunc, probename] = count(); }"
+    found = counted(["/usr/bin/env", "echo", "said"], capfdbinary, where)
+    assert (found.status, found.output) == (0, b"said\n")
+    assert any("executed other programs (1)" in text for text in found.messages)
+    alone = counted(["/usr/bin/echo", "said"], capfdbinary, where)
+    assert not any("executed" in text for text in alone.messages)
