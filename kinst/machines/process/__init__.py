@@ -40,7 +40,7 @@ class ProcessKind(MachineKind):
     )  # fmt: skip
 
     # A count for each instruction of a large program, which takes 16 bytes.
-    settings = (("aggsize", "64m"),)
+    settings = (("aggsize", "16m"),)
 
     @property
     def abilities(self) -> Abilities:

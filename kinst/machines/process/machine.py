@@ -134,20 +134,20 @@ class TracedProcess(Target):
     def _counters(self) -> int:
         """Return how many bytes the counters of all threads together may have.
 
-        Two areas of this size must be free in the program's address space, one for this trace and
-        one for a later trace, within a distance of 32 bits from the lowest gs base. The result is
-        _COUNTERS if two such areas are free. If not, it is halved until two areas are free or it
+        Four areas of this size must be free in the program's address space, one for this trace and
+        three for later traces, within a distance of 32 bits from the lowest gs base. The result is
+        _COUNTERS if four such areas are free. If not, it is halved until four areas are free or it
         is no more than _LEAST_COUNTERS.
         """
         taken = self._taken()
         size = _COUNTERS
         while size > _LEAST_COUNTERS:
             fits, at = 0, size + _APART
-            while at + size < _REACH and fits < 2:
+            while at + size < _REACH and fits < 4:
                 ends = [end for start, end in taken if start < at + size and at < end]
                 fits += not ends
                 at = max(ends, default=at + size)
-            if fits == 2:
+            if fits == 4:
                 break
             size //= 2
         return size

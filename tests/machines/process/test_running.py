@@ -196,7 +196,7 @@ def test_a_process_is_traced_again_and_again(tmp_path: Path) -> None:
     """Later traces have room for code and counters near a program at low addresses, where a trace
     leaves some 200 MB mapped if a thread may be in it."""
     with running(tmp_path, "-static") as one:
-        for rounds in range(100, 110):
+        for rounds in range(100, 104):
             hits = traced(one, lambda n=rounds: one.ask(n), SOME)  # type: ignore[misc]
             found = {n for (function, _), n in hits.items() if function == "answer_round"}
             assert found == {rounds}
