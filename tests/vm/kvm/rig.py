@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +51,7 @@ class OpenRig:
         Args:
             words: the check's name and its arguments.
         """
-        (result,) = self.checks(words)
-        return result
-
-    def checks(self, *checks: Sequence[str]) -> list[Any]:
-        """Make several checks at the same time, and return their results."""
-        answers = [ask(self.folder, *words) for words in checks]
-        return [self._result(answer, words) for answer, words in zip(answers, checks, strict=True)]
-
-    def _result(self, answer: Path, words: Sequence[str]) -> Any:
+        answer = ask(self.folder, *words)
         self._wait_for(answer)
         result, seconds = json.loads(answer.read_text())
         print(*words, result, f"{seconds} s, load {os.getloadavg()}", sep="\n")

@@ -75,7 +75,8 @@ def check_attached(found: dict[str, Any], cpus: int, pti: bool) -> None:
 
 def test_counts_are_exact(rig: OpenRig) -> None:
     # By jump alone and by trap alone: the slow tests.
-    found, attached = rig.checks(("boot",), ("attach", "1", "", "auto stop"))
+    found = rig.check("boot")
+    attached = rig.check("attach", "1", "", "auto stop")
     assert OPEN or "KVM: no guest has been started under KVM" in found["before"]
     assert "KVM: a guest has come up" in found["after"]
     assert not found["told"]
