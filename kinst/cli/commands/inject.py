@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -71,16 +71,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     within = [one for one in own.get("--in", "").replace(",", " ").split() if one]
     if not within:
         raise UsageError("no functions below which calls fail", "--in 'ext4:*'")
-    asked = trying.Asked(
-        words=words,
-        request=guest_request(request, 1),
-        arguments=request.arguments,
-        limit=math.ceil(request.timeout or 0),
-        only=numbers(own["--only"]) if "--only" in own else None,
-        jobs=count(own.get("--jobs", "1")),
-        results=own.get("--results", ""),
-        output=request.output,
-    )
+    asked = asked_for(words, request, own, 1)
     return trying.inject(asked, within, first="--first" in own)
 
 
@@ -106,6 +97,29 @@ def check_sweep(request: Request, name: str, instead: str) -> None:
         )
     if request.machine.trace_boot:
         raise UsageError(f"{name} runs after the boot", "leave out --boot")
+
+
+def asked_for(
+    words: Sequence[str], request: Request, own: Mapping[str, str], cpus: int
+) -> trying.Asked:
+    """Return what a command line of `kinst inject` or `kinst race` asks for. Raises UsageError.
+
+    Args:
+        words: all words after the command's name.
+        request: the request that kinst's own options among them make.
+        own: values of the command's own options, by option.
+        cpus: how many CPUs the guests have, unless the user has said how many.
+    """
+    return trying.Asked(
+        words=words,
+        request=guest_request(request, cpus),
+        arguments=request.arguments,
+        limit=math.ceil(request.timeout or 0),
+        only=numbers(own["--only"]) if "--only" in own else None,
+        jobs=count(own.get("--jobs", "1")),
+        results=own.get("--results", ""),
+        output=request.output,
+    )
 
 
 def guest_request(request: Request, cpus: int) -> Request:

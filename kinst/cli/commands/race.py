@@ -5,7 +5,6 @@ Tested by tests/cli/commands/test_inject.py and tests/vm/inject/test_race.py.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,10 +15,8 @@ from kinst.cli.commands.inject import (
     ONLY,
     OUTPUT,
     RESULTS,
+    asked_for,
     check_sweep,
-    count,
-    guest_request,
-    numbers,
 )
 from kinst.cli.guard import UsageError
 from kinst.cli.interrupts import Interrupts
@@ -68,16 +65,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     check_sweep(request, "race", "kinst -w -n 'kinst::F:19 /cpu == 0/ { chill(1000000); }'")
     if len(request.arguments) != 1:
         raise UsageError("kinst race needs one function", "kinst race FUNCTION -c CMD")
-    asked = trying.Asked(
-        words=words,
-        request=guest_request(request, 2),
-        arguments=request.arguments,
-        limit=math.ceil(request.timeout or 0),
-        only=numbers(own["--only"]) if "--only" in own else None,
-        jobs=count(own.get("--jobs", "1")),
-        results=own.get("--results", ""),
-        output=request.output,
-    )
+    asked = asked_for(words, request, own, 2)
     offsets = [_number("--at", word) for word in own.get("--at", "").split(",") if word]
     delays = [_delay(word) for word in own.get("--delays", DELAYS).split(",")]
     return trying.race(
