@@ -581,7 +581,7 @@ class Machine:
     def boot_functions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the names of the functions whose calls show the steps of a boot of this machine's
         kernel, as two tuples: functions that call a step (their first argument is the address of
-        the step's function), and functions each of which is a step itself."""
+        the step's function), and functions that are steps themselves."""
         dialect = self._files.dialect()
         return dialect.boot_calls, dialect.boot_functions
 

@@ -93,7 +93,7 @@ def usual_values(name: str, number: int) -> UsualValues:
 
 
 def kind_of(result: DType) -> str:
-    """Return of which kind a function's result is: "pointer", "integer" (signed), "truth" (bool);
+    """Return the kind of a function's result: "pointer", "integer" (signed), "truth" (bool);
     "" if no value of it means a failure."""
     if isinstance(result, PointerType):
         return "pointer"

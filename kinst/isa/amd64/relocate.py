@@ -35,7 +35,7 @@ from kinst.isa.amd64.decode import UNKNOWN
 from kinst.isa.amd64.parse import ONE_BYTE, RSP, TWO_BYTE, Amd64Instruction, parse
 from kinst.isa.amd64.refuse import LOOKED_UP, refusal
 
-# Different instructions of which the decoding is kept. The functions of a kernel begin and end
+# How many decoded instructions are kept, each once. The functions of a kernel begin and end
 # mostly with the same few.
 MOST_CODES = 1 << 14
 _CALL, _JUMP, _JUMP_SHORT, _GROUP5 = 0xE8, 0xE9, 0xEB, 0xFF
