@@ -147,8 +147,11 @@ class Btf:
         return None
 
     def record(self, type_id: int) -> tuple[int, int, int, int]:
-        """Return the start of a type's record (struct btf_type) as (info word, string offset of the
-        type's name, third word: a size or a type id, index of the word after these three)."""
+        """Return the first three words of a type's record, and the index of the word after them.
+
+        The words (struct btf_type) are the info word, the string offset of the type's name, and a
+        size or a type id.
+        """
         at = int(self._starts[type_id - 1])
         name, info, third = (int(w) for w in self._words[at : at + 3])
         return info, name, third, at + 3
@@ -217,8 +220,11 @@ class Btf:
 
     @cached_property
     def _composites(self) -> tuple[npt.NDArray[np.int64], StringIndex]:
-        """Structures and unions whose name is in this BTF's string section: their indexes (type id
-        - 1), and a string index of their names in the same order."""
+        """Structures and unions with a name in this BTF's string section.
+
+        Two values: their indexes (an index is the type id minus 1), and a StringIndex of their
+        names, in the same order.
+        """
         kinds = self._info >> 24 & 31
         named = (self._names > 0) & (self._names < len(self._strings))
         rows = np.flatnonzero(((kinds == KIND_STRUCT) | (kinds == KIND_UNION)) & named)
@@ -262,12 +268,13 @@ class Btf:
         return None if member is None else BtfMember(bit, member.bits, member.size, member.type)
 
     def _find(self, type_id: int, name: str, depth: int) -> BtfMember | None:
-        """Return the member `name` of a structure or of its anonymous members; None if none has
-        this name.
+        """Return the member `name` of a structure; None if the structure has no such member.
+
+        The search includes the members of anonymous structures and unions inside the structure.
 
         Args:
-            depth: how many anonymous structures and unions contain this one; 0 for the structure
-                that is looked up. A limit ends the reading of damaged BTF.
+            depth: nesting of the anonymous structure that is searched; 0 for the outermost
+                structure. A limit ends the reading of damaged BTF.
         """
         if not type_id or depth > 16:
             return None

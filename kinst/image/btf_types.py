@@ -120,8 +120,11 @@ class BtfTypes:
         return self.type(self._first + found[0]) if found else None
 
     def _names(self, name: str) -> list[int]:
-        """Return the string offsets of a name, as this image's type records count them: offsets of
-        a module's own strings start after the last string of the kernel."""
+        """Return the offsets at which this image's type records may refer to a name.
+
+        A module's records can name strings of the kernel's BTF too. Offsets of the module's own
+        strings start after the kernel's last string.
+        """
         found = self._base._names(name) if self._base else []
         return found + [self._first_text + at for at in self._btf.string_offsets(name)]
 
@@ -129,8 +132,8 @@ class BtfTypes:
         """Return the type with this id; for a module it may be one of the kernel's.
 
         Args:
-            depth: how many references between types were followed to this one; 0 for a type that is
-                looked up. A limit ends the reading of damaged BTF, which may refer in a circle.
+            depth: number of references that were followed to reach this type; 0 from outside. A
+                limit ends the reading of damaged BTF, whose references may form a circle.
 
         Raises:
             KinstError: BTF is damaged.

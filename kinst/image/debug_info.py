@@ -44,12 +44,11 @@ MOST_PLACES = 1 << 16  # results of place() that are cached
 
 @dataclass(frozen=True)
 class CallConvention:
-    """Facts of an ISA's calling convention, from which kinst computes values that only a function's
-    caller has.
+    """Facts of an ISA's calling convention. kinst uses them to compute a caller's values.
 
     Attributes:
-        returns: takes (code, address of the code, target); returns the return addresses of the
-            calls of `target` in the code (Isa.returns_of()).
+        returns: takes (code, address of the code, target); finds the calls of `target` in the code,
+            and returns their return addresses (Isa.returns_of()).
         stack: DWARF number of the stack pointer, -1 if DWARF does not number it.
         preserved: DWARF numbers of the registers that calls preserve.
         signature: mask of the bits of a return address that may hold a pointer signature; 0 if the
@@ -163,7 +162,7 @@ class DebugInfo:
         return self.index.copies_at(address) if self.has_dwarf else ()
 
     def function_at(self, name: str, address: int) -> FunctionDie | None:
-        """Return the DWARF function that a symbol names and whose code contains an address; None if
+        """Return the DWARF function with a symbol's name whose code contains an address; None if
         there is no such function.
 
         A function may begin with nops that the compiler inserts for a function tracer. The symbol
@@ -314,8 +313,8 @@ class DebugInfo:
     def _variable(self, name: str, at: int) -> DType | None:
         """Return the D type of the variable that a symbol names; None if it is not known.
 
-        If DWARF has no variable of this name, the other symbols at the same address are tried: a
-        linker script may have given the variable another name.
+        If DWARF has no variable of this name, try the other symbols at the same address: a linker
+        script may have given the variable a second name.
 
         Args:
             at: index of the symbol.

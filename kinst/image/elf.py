@@ -82,8 +82,7 @@ class SymbolTable:
     def begin_with(
         self, indexes: npt.NDArray[np.int64], prefixes: Sequence[str]
     ) -> npt.NDArray[np.bool_]:
-        """Return a mask of the symbols whose name begins with one of the prefixes: a bool for each
-        of `indexes`, in the same order."""
+        """Return for each of these symbols whether its name begins with one of the prefixes."""
         text = np.frombuffer(self.strings, np.uint8)
         starts = self.name[indexes].astype(np.int64)
         matches = np.zeros(len(starts), dtype=np.bool_)
@@ -97,8 +96,8 @@ class SymbolTable:
     def indexes(self, name: str) -> list[int]:
         """Return the indexes of all defined symbols with this name, in the file's order.
 
-        A name that ends another name need not have bytes of its own in the string table: the linker
-        may share them (System V ABI, "String Table").
+        The string table may have a name only as the end of a longer name (System V ABI, "String
+        Table"); such names are found too.
         """
         return [i for i in self._by_name.find(name) if self.section[i] != SHN_UNDEF]
 

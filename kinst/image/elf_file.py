@@ -168,11 +168,10 @@ class ElfFile:
 
     @cached_property
     def layout(self) -> Mapping[int, int]:
-        """Addresses that kinst assumes for the sections of a relocatable file, by section index; {}
-        for a linked file.
+        """Address that kinst gives to each section of a relocatable file, by section index; {} for
+        a linked file.
 
-        .text stays at 0. The other sections that will be in memory follow .text in the file's
-        order.
+        .text stays at 0. The other sections that will be in memory follow it in the file's order.
 
         Raises:
             KinstError: a section is larger than any memory.

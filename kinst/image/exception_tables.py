@@ -1,9 +1,9 @@
 """Bounds of functions, and landing pads of exceptions, from .eh_frame and the tables that it names.
 
-A stripped program still has these tables, since exceptions need them: each function has an entry
-(FDE) with its addresses and, if it catches exceptions or has destructors to run, the address of a
-language-specific data area (LSDA) in .gcc_except_table. The LSDA lists the landing pads: addresses
-inside the function at which the unwinder lets the program continue.
+A stripped program still has these tables, since exceptions need them. Each function has an entry
+(FDE) with its addresses. A function that catches exceptions, or has destructors to run, also has a
+language-specific data area (LSDA) in .gcc_except_table; the entry gives its address. The LSDA lists
+the landing pads: addresses inside the function at which the unwinder lets the program continue.
 
 Source: Linux Standard Base 5.0, "Exception Frames"; GCC's libgcc/unwind-pe.h for the encodings and
 libstdc++-v3/libsupc++/eh_personality.cc for the LSDA.
@@ -32,9 +32,9 @@ class FrameEntry:
     """An entry (FDE) of .eh_frame.
 
     Attributes:
-        low: first linked address of the function, or of a part of it.
-        high: address after its last byte.
-        lsda: linked address of its language-specific data area; 0 if it has none.
+        low: linked address at which the function, or a part of it, starts.
+        high: address after the last byte of the function or part.
+        lsda: linked address of the language-specific data area; 0 if there is none.
     """
 
     low: int
@@ -44,13 +44,13 @@ class FrameEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """A common information entry (CIE) of .eh_frame: the encodings of addresses in the FDEs that
-    refer to it.
+    """A common information entry (CIE) of .eh_frame: it says how addresses are encoded in the
+    entries (FDEs) that refer to it.
 
     Attributes:
-        address: encoding of the function's address.
-        lsda: encoding of the LSDA's address.
-        augmented: whether entries have augmentation data.
+        address: encoding of the function's address (DW_EH_PE_*).
+        lsda: encoding of the LSDA's address; _OMITTED if the entries have none.
+        augmented: whether the entries have augmentation data.
     """
 
     address: int

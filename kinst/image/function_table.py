@@ -28,14 +28,15 @@ NO_FUNCTIONS = ("$", ".L")
 class _Arrays:
     """Functions of a symbol table and their names, as arrays.
 
-    Names are in the order of their functions' addresses; the canonical name of a function is the
-    first of its names.
+    Functions are sorted by address, and names by their functions. The first of a function's names
+    is its canonical name.
 
     Attributes:
-        symbols: symbol table index of each name.
-        function: index of the function that each name belongs to.
-        canonical: symbol table index of each function's canonical name.
-        function_of: for each symbol of the symbol table, the index of its function, or -1.
+        symbols: for each name, its index in the symbol table.
+        function: for each name, the index of its function.
+        canonical: for each function, the index in the symbol table of its canonical name.
+        function_of: for each symbol of the symbol table, the index of its function; -1 if the
+            symbol names no function.
         address: running address of each function.
         size: bytes of each function.
     """
@@ -51,10 +52,13 @@ class _Arrays:
 class FunctionTable:
     """Functions of one linked image that runs `slide` bytes above its linked addresses.
 
-    Symbols at one address are names of one function. Its canonical name is a global name if there
-    is one, otherwise a weak or a local name; among equals, the name with the fewest leading
-    underscores. A function ends where its symbol's size says, but at the next symbol at the latest.
-    An assembly label outside of every function extends to the next symbol.
+    All symbols at one address are names of one function. Its canonical name is a global name if
+    there is one, else a weak name, else a local name; of several such names, the one with the
+    fewest leading underscores.
+
+    The symbol's size says where a function ends. If the next symbol is nearer, or the symbol has no
+    size, the function ends at the next symbol. A label of assembly code counts as a function only
+    outside of other functions.
     """
 
     def __init__(
@@ -107,11 +111,11 @@ class FunctionTable:
         return _Arrays(rows, group, rows[first], function_of, address + slide, size)
 
     def _order_aliases(self, rows: npt.NDArray[np.int64], first: npt.NDArray[np.int64]) -> None:
-        """Sort the symbols at each address so that the preferred name of the function is the first.
+        """Sort the symbols of each function so that its canonical name comes first.
 
         Args:
             rows: symbol table indexes in address order; changed in place.
-            first: positions in `rows` at which the symbols of each address begin.
+            first: for each function, the position in `rows` of its first symbol.
         """
         symbols = self._elf.symbols
         ranks = {STB_GLOBAL: 0, STB_WEAK: 1}

@@ -27,9 +27,10 @@ class LoadedImage:
 
     Attributes:
         debug: debug information of the image's files.
-        move: maps a linked address, as the debug information has it, to the running address; None
-            if nothing is loaded there.
-        back: maps a running address to the linked address; None if the address is not the image's.
+        move: takes a linked address of the debug information; returns the running address, or None
+            if the code or data there is not loaded.
+        back: takes a running address; returns the linked address, or None if the address is not in
+            the image.
     """
 
     debug: DebugInfo
@@ -91,11 +92,10 @@ class LoadedImages:
 
 
 def mover(file: ElfFile, module: LoadedModule) -> tuple[Move, Move]:
-    """Return two functions that map addresses of a module: from linked addresses to running
-    addresses, and back. Both return None for an address that is not in a loaded section.
+    """Return two functions that map a module's linked addresses to running addresses, and back.
+    Both return None for an address that is not in a loaded section.
 
-    A module's file is relocatable, so its linked addresses are those that ElfFile.layout gives to
-    its sections.
+    A module's file is relocatable: ElfFile.layout gives its sections their linked addresses.
 
     Args:
         file: the module's file.

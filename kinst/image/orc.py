@@ -8,10 +8,10 @@ base register, 4 bits for the frame pointer, 2 bits type, 1 bit end. Since 6.4 (
 .orc_header): 3 bits type, 1 bit signal; type 0 is "no information", 1 is "end of stack" and 2 is a
 plain call frame.
 
-The numbers of the registers changed as well, with Linux 7.2 at the latest, and the file does not
-say which numbering it has. The stack pointer is the base register of nearly all frames; the
-numbering is recognised by that. (Source of the new numbers: unwind_next_frame() of Linux 7.3 shows
-which register each number means.)
+The numbers of the registers changed as well, with Linux 7.2 at the latest. The file does not say
+which numbering it has, but the stack pointer is the base register of nearly all frames: the most
+frequent number shows the numbering. (Source of the new numbers: unwind_next_frame() of Linux 7.3
+shows which register each number means.)
 
 Format: the kernel's Documentation/arch/x86/orc-unwinder.rst and struct orc_entry.
 """
@@ -35,10 +35,10 @@ class Numbers:
     """A numbering of the registers in ORC entries (ORC_REG_*).
 
     Attributes:
-        registers: D names of the base registers to which stack_offset is added, by number; indirect
-            base registers, which need a load from memory, are left out.
-        previous_sp: the number that stands for the CFA. An entry with this number for the frame
-            pointer means that the caller's frame pointer is saved at CFA + bp_offset.
+        registers: D names by number, of the registers to which stack_offset is added to get the
+            CFA. Numbers that stand for a value in memory are left out.
+        previous_sp: the number that stands for the CFA itself. If an entry has it for the frame
+            pointer, the caller's frame pointer is saved at CFA + bp_offset.
     """
 
     registers: Mapping[int, str]
@@ -106,9 +106,12 @@ class Orc:
         return OrcRule(register, int(self._stack_offset[index]), -8)
 
     def saved_frame_pointer(self, address: int) -> int | None:
-        """Return where the caller's frame pointer is saved, as an offset in bytes from the CFA, for
-        the instruction at a linked address. None if the tables give no such offset; usually the
-        caller's frame pointer is still in its register then."""
+        """Return where the caller's frame pointer is saved at an instruction: bytes from the CFA.
+        None if the tables do not say; usually the frame pointer is still in its register then.
+
+        Args:
+            address: the instruction's linked address.
+        """
         index = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
         if index < 0 or int(self._word[index]) >> 4 & 15 != self._numbers.previous_sp:
             return None

@@ -46,11 +46,11 @@ class ProgramElf(Elf):
     def symbols(self) -> SymbolTable:
         """The program's symbols, and the functions that only its unwind tables have.
 
-        The symbols are those of the symbol table; in a stripped program, of the dynamic symbol
-        table. A function that only the unwind tables have is named f_ADDRESS, with its linked
-        address in hexadecimal. There are two exceptions: a function at the start of a section other
-        than .text is named after the section ("plt"), and main is named main, if the code at the
-        program's entry shows where it is."""
+        The symbols come from the symbol table, or from the dynamic symbol table if the program is
+        stripped. A function that only the unwind tables have is named f_ADDRESS, with its linked
+        address in hexadecimal. There are two exceptions. A function at the start of a section other
+        than .text is named after the section ("plt"). The function that the code at the program's
+        entry passes to glibc is named main."""
         table = next((s for s in self.sections if s.kind == _SHT_DYNSYM), None)
         try:
             named = super().symbols
@@ -105,11 +105,11 @@ class ProgramElf(Elf):
 
     @cached_property
     def code_pointers(self) -> U64:
-        """Linked addresses of code to which control may come although no instruction of the program
-        names them; ascending, each once.
+        """Linked addresses of code to which control may come through data: landing pads of
+        exceptions, and pointers to code in the program's data. Ascending, each once.
 
-        They are the landing pads of exceptions, and the numbers in the program's data that are
-        addresses in its code. Some of these numbers may mean something else.
+        Every number in the data that is an address in the code counts as a pointer. Some of these
+        numbers may mean something else.
         """
         found = [np.array(landing_pads(self), np.uint64)]
         ranges = self.code_segments
@@ -133,9 +133,9 @@ class ProgramElf(Elf):
     def table_targets(self, starts: U64) -> U64:
         """Return the linked addresses of code to which jump tables lead, ascending, each once.
 
-        The entries of these tables are 32-bit distances from the table's start. A table is read up
-        to the first entry that does not lead to the program's code. An entry that leads to another
-        function does not end a table, since compilers move parts of functions away.
+        The entries of these tables are 32-bit distances from the table's start. A table ends at the
+        first entry that leads to no code of the program. It does not end at an entry that leads to
+        another function, since compilers move parts of functions away.
 
         Args:
             starts: linked addresses at which tables may begin.
@@ -201,8 +201,8 @@ def _symbols(rows: npt.NDArray[np.void], strings: bytes) -> SymbolTable:
 
 
 def _spans(symbols: SymbolTable, which: Bools) -> tuple[U64, U64]:
-    """Return the start address of each selected symbol, ascending, and in the same order the
-    address after the symbol's last byte.
+    """Return the addresses at which the selected symbols start and those at which they end, as two
+    arrays sorted by start.
 
     Args:
         which: for each symbol, whether it is selected.

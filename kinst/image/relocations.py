@@ -1,9 +1,9 @@
-"""Relocations: relocatable files (.o, .ko) read as if they were linked, and pointers of images that
-relocate themselves at boot.
+"""Relocations of two kinds of files: relocatable files (.o, .ko), which are read as if they were
+linked, and images that relocate themselves at boot, whose pointers are read.
 
 In a relocatable file every section starts at address 0, and a reference to another section is only
-a relocation. The file's layout (ElfFile.layout) gives each section an address; debug sections,
-symbols and branches are adjusted to these addresses.
+a relocation. ElfFile.layout gives each section an address. This module adjusts debug sections,
+symbols and branches to these addresses.
 
 Formats: System V ABI, chapter 4; the psABI documents of x86-64, AArch64 and RISC-V.
 """
@@ -232,14 +232,14 @@ _RELATIVE = (8, 1027, 3)  # R_X86_64_RELATIVE, R_AARCH64_RELATIVE, R_RISCV_RELAT
 def pointers(elf: Elf, address: int, raw: bytes) -> U64:
     """Return the pointers in a table of an image, as linked addresses (u64).
 
-    The linker may leave the table empty and put the values into .rela.dyn (ld's
-    --no-apply-dynamic-relocs, as arm64's Linux is linked); the type of these relocations is
+    The linker may put the pointers into .rela.dyn, and leave the table empty (ld's
+    --no-apply-dynamic-relocs, as arm64's Linux is linked). These relocations have the type
     R_*_RELATIVE of the processor's ABI supplement.
 
     Args:
         elf: the image.
         address: linked address of the table.
-        raw: the file's bytes of the table.
+        raw: bytes of the table in the file.
     """
     words = np.frombuffer(raw, dtype="<u8").astype(np.uint64)
     section = elf.section(".rela.dyn")

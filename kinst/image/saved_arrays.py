@@ -1,9 +1,9 @@
-"""Cache files of arrays that can be mapped, for indexes of debug information and of BTF.
+"""Cache files of arrays, for indexes of debug information and of BTF. The arrays are mapped.
 
-Layout: magic, length of the header, checksum of the header, the header (JSON: a key that
-identifies the data from which the arrays were made, the arrays' checksum, and the type, offset and
-length of each array), the arrays (8-byte aligned), the magic again. Opening a file checks all of
-it: CRC-32 of a whole kernel's 40 MB takes 13 ms.
+Layout: magic, length of the header, checksum of the header, the header, the arrays (8-byte
+aligned), the magic again. The header is JSON. It has a key, which identifies the data from which
+the arrays were made, the arrays' checksum, and the type, offset and length of each array. Opening a
+file checks all of it: CRC-32 of a whole kernel's 40 MB takes 13 ms.
 """
 
 from __future__ import annotations

@@ -37,11 +37,12 @@ class ImagePaths:
 
     Attributes:
         kernel: returns the path of the kernel's debug file.
-        modules: returns the path of each module's separate debug file or, if it has none, of the
-            module's own file; by module name.
+        modules: returns a path for each module, by module name: that of the module's separate debug
+            file, or of its own file if it has no separate one.
         debug: opens the files.
-        module_debug: takes the name of a module whose file in `modules` has no DWARF; returns the
-            path of another file of the module that has DWARF, or None.
+        module_debug: takes the name of a module; returns the path of another file of the module,
+            one with DWARF, or None if there is none. It is called only if the file in `modules` has
+            no DWARF.
     """
 
     kernel: Callable[[], Path]
@@ -58,9 +59,9 @@ class FileTypes:
 
         Args:
             paths: paths of the files.
-            tracepoints: returns patterns of names, such as "btf_trace_{}"; {} stands for a
-                tracepoint's name. Each pattern gives the name of a function or of a typedef that
-                has the prototype of the functions that the tracepoint calls.
+            tracepoints: returns patterns such as "btf_trace_{}". With a tracepoint's name for {}, a
+                pattern is the name of a function or typedef. This has the prototype of the
+                functions that the tracepoint calls.
         """
         self._paths, self._tracepoints = paths, tracepoints
         self._known: dict[str, DebugInfo] = {}
@@ -106,12 +107,12 @@ class FileTypes:
         return [KERNEL, *self._modules]
 
     def _lacks(self, name: str, module: str) -> bool:
-        """Return whether the strings in the files' BTF show that no image has a type or constant of
-        this name.
+        """Return whether no image has a type or constant of this name, as the strings in the files'
+        BTF show. False if an image may have it.
 
         Searching the strings is faster than reading the types, so a misspelled name is reported
-        sooner. Return False if an image may have the name. Also return False if debug information
-        of any image has been opened already: then the caller simply looks the name up there.
+        sooner. But if debug information of any image has been opened already, do not search: return
+        False, and the caller looks the name up there.
 
         Args:
             module: name of the only image to look at; "" for all images.

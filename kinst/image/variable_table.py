@@ -21,8 +21,8 @@ PER_CPU_SECTION = ".data..percpu"
 class VariableTable:
     """Variables of one linked image that runs `slide` bytes above its linked addresses.
 
-    If several variables have the same address, the largest is preferred; among equally large
-    variables, a global one is.
+    Of several variables at the same address the table has the largest; of equally large ones, a
+    global one.
     """
 
     def __init__(self, elf: Elf, slide: int) -> None:

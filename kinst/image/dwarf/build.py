@@ -164,11 +164,10 @@ def _trouble(where: str, unit: int, number: int) -> KinstError:
 
 
 class _Names:
-    """The distinct names of an index, sorted by their bytes, and the number (position) of each
-    name.
+    """The distinct names of an index, sorted by their bytes. A name's number is its position.
 
-    A name is given by its string key: the section that has the string, and the offset there
-    (numbers.KEY_*).
+    Callers give names by string keys. A string key is a number made of the section that has the
+    string (numbers.KEY_*) and the string's offset there.
     """
 
     def __init__(self, sections: DebugSections, keys: list[Int]) -> None:
@@ -179,8 +178,7 @@ class _Names:
         self.numbers: Int = np.array([numbers[text] for text in texts], dtype=np.int64)
 
     def of(self, keys: Int) -> Int:
-        """Return the number of the name of each string key, in the same order; the empty name is
-        number 0."""
+        """Return name numbers for string keys, in the same order; the empty name is number 0."""
         return self.numbers[np.searchsorted(self.keys, keys)]
 
     def arrays(self) -> Arrays:
@@ -188,8 +186,11 @@ class _Names:
 
 
 def packed(what: str, texts: list[bytes]) -> Arrays:
-    """Return byte strings as two arrays: {what}_text has the strings joined, {what}_at the offset
-    of each string's start and, at the end, the length of all."""
+    """Return byte strings as two arrays, {what}_text and {what}_at.
+
+    The first has the strings joined. The second has the offset at which each string starts, and as
+    its last element the length of the joined strings.
+    """
     lengths = np.array([0, *(len(text) for text in texts)], dtype=np.int64)
     return {
         f"{what}_text": np.frombuffer(b"".join(texts), dtype=np.uint8),
@@ -223,8 +224,11 @@ def _texts(sections: DebugSections, keys: Int) -> list[bytes]:
 
 
 def _files(sections: DebugSections, files: Int, units: Int) -> Arrays:
-    """Return the index's arrays of source files' paths (file_*), of compilation folders (home_*),
-    and of units (unit_*): offset, DWARF version, line table and compilation folder."""
+    """Return these arrays of the index: paths of source files (file_*), folders in which the
+    compiler ran (home_*), and units (unit_*).
+
+    The arrays of units have each unit's offset, DWARF version, line table and folder.
+    """
     keys = np.unique(np.concatenate([files.ravel(), units[:, U_COMP_DIR]]))
     text = dict(zip(keys.tolist(), _texts(sections, keys), strict=True))
 
@@ -273,9 +277,10 @@ def _named(what: str, keys: Int, dies: Int, names: _Names) -> Arrays:
 
 
 def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
-    """Return the index's arrays of functions (function_*) and inlined copies (copy_*, by_low_*):
-    each function joined with its out-of-line instances and inlined copies, and with the address
-    ranges of all.
+    """Return the index's arrays of functions (function_*) and inlined copies (copy_*, by_low_*).
+
+    The entries of one function in .debug_info (its abstract instance and its out-of-line instances)
+    become one function, which has the address ranges of all these instances.
 
     Args:
         functions: table FUNCTIONS of the scan.
@@ -324,16 +329,16 @@ def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
 
 
 def _copies(copies: Int, ranges: Int, function: Int, numbers: Int, caller: Int) -> Arrays:
-    """Return the index's arrays of inlined copies (copy_*), and of their address ranges sorted by
-    address (by_low_*).
+    """Return the index's arrays of inlined copies (copy_*), and arrays of the copies' address
+    ranges, sorted by address (by_low_*).
 
     Args:
         copies: table COPIES of the scan.
         ranges: table RANGES of the scan.
-        function: for each copy the position of its function in the index; -1 for a copy that is
-            left out.
-        numbers: for each function of the index the number of its name.
-        caller: for each copy the number of the name of the function that contains it.
+        function: for each copy, its function as a position in the index; -1 if the copy is left
+            out.
+        numbers: for each function of the index, the number of its name.
+        caller: for each copy, the function that contains it, as the number of a name.
     """
     kept = np.flatnonzero(function >= 0)
     kept = kept[np.lexsort((copies[kept, C_DIE], numbers[function[kept]]))]
@@ -363,12 +368,14 @@ def _copies(copies: Int, ranges: Int, function: Int, numbers: Int, caller: Int) 
 
 
 def _followed(origin: Int) -> Int:
-    """Return for each function the position of its abstract instance: the last function of the
-    chain of references (DW_AT_abstract_origin) that starts at it. A function that refers to no
-    other is its own abstract instance.
+    """Return for each function the position of its abstract instance.
+
+    A function may refer to another one (DW_AT_abstract_origin), and so on: the last function of
+    this chain is the abstract instance. A function without a reference is its own one.
 
     Args:
-        origin: for each function the position of the function that it refers to, or -1.
+        origin: for each function, the position of the function to which it refers; -1 if it has no
+            reference.
     """
     targets = np.arange(len(origin))
     for _ in range(8):
@@ -380,11 +387,11 @@ def _followed(origin: Int) -> Int:
 
 
 def _with_declarations(functions: Int, specification: Int) -> Int:
-    """Return the functions of the scan, completed by the names, files, lines and inline attributes
-    that only their declarations have.
+    """Return the functions of the scan, completed from their declarations: a function that lacks a
+    name, file, line or inline attribute takes the value of its declaration.
 
     Args:
-        specification: for each function the position of its declaration, or -1.
+        specification: for each function, the position of its declaration; -1 if it has none.
     """
     completed = functions.copy()
     for _ in range(4):
@@ -397,8 +404,7 @@ def _with_declarations(functions: Int, specification: Int) -> Int:
 
 
 def _gather(ranges: Int, start: Int, count: Int) -> Int:
-    """Return the rows start[i] to start[i] + count[i] (exclusive) of `ranges` for each i, one after
-    another."""
+    """Return slices of `ranges`, joined: for each i, the count[i] rows that begin at start[i]."""
     total = int(count.sum())
     shift = np.repeat(start - np.concatenate([[0], np.cumsum(count)[:-1]]), count)
     found: Int = ranges[np.arange(total) + shift] if total else ranges[:0]
@@ -406,9 +412,8 @@ def _gather(ranges: Int, start: Int, count: Int) -> Int:
 
 
 def _symbols(elf: Elf) -> Arrays:
-    """Return the index's arrays of the symbol table's functions (symbol_*), sorted by address. If
-    several functions have one address, the function with the preferred name (a global name) is the
-    last of them."""
+    """Return the index's arrays of the symbol table's functions (symbol_*), sorted by address. Of
+    several names for one address, the preferred name (a global one) comes last."""
     if not any(section.kind == SHT_SYMTAB for section in elf.sections):
         empty = np.zeros(0, dtype=np.uint64)
         return packed("symbol", []) | {

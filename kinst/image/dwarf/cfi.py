@@ -196,13 +196,15 @@ class Cfi:
         )
 
     def rule(self, address: int, register: int | None = None) -> CallerRule | None:
-        """Return the rule to find the caller's frame at a linked address; None if there is no rule,
-        or it needs an expression.
+        """Return the rule to find the caller's frame, and one value of the caller, at an
+        instruction. Return None if there is no rule, or the rule needs an expression.
+
+        The rule's fields return_register and return_at say where the value is.
 
         Args:
-            address: of an instruction.
-            register: what the rule's fields return_register and return_at are to locate. A DWARF
-                number: the value that this register has in the caller. None: the return address.
+            address: the instruction's linked address.
+            register: DWARF number of the register whose value in the caller is wanted; None if the
+                return address is wanted.
         """
         index = bisect_right(self._starts, address) - 1
         if index < 0 or address >= self._entries[index][1]:

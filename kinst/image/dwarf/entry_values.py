@@ -1,15 +1,15 @@
 """Values that registers had on entry to a function, computed from call sites in its callers (DWARF
 5, 3.4).
 
-A call site describes the value of each argument register at the call, as an expression over what
-the caller still has after the call: call-saved registers and constants. At run time the return
-address tells which call site it was. So the value becomes one D expression that chooses among the
-values of all call sites by the return address. If no call site has this return address (an indirect
-call, a call from a module), the expression reads address 0, which fires dtrace:::ERROR.
+DWARF describes each call site: an expression gives the value of each argument register at the call.
+The expression uses only what the caller keeps during the call: call-saved registers and constants.
+kinst joins the expressions of all call sites of a function to one D expression. At run time this
+expression chooses a call site by the return address. If no call site has the return address (an
+indirect call, a call from a module), it reads address 0, which fires dtrace:::ERROR.
 
-The return address of a direct call does not prove that the registers are those of that call: the
-function may have been left by a tail call and entered again by another tail call. Functions for
-which this cannot be ruled out are refused, as gdb does.
+The return address alone can mislead. A function may end with a tail call, and a chain of tail calls
+may enter the function again with other arguments; the return address stays the same. As gdb does,
+kinst refuses functions for which such a chain cannot be ruled out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _ONLY_ENTRY = "only its value at the function's entry is known"
 
 @dataclass(frozen=True)
 class Caller:
-    """Facts about a function's callers that the machine code tells; addresses are as linked.
+    """Facts about callers that come from machine code, not from DWARF; addresses are as linked.
 
     Attributes:
         returns: takes a function's address; returns the return addresses of direct calls of it.
@@ -83,8 +83,8 @@ class Entries:
         below: returns the children of a DIE.
         name: returns the name of a DIE.
         die: returns the DIE at an offset in .debug_info.
-        base_of: returns, for a DIE, a function that takes an offset in the DIE's unit and returns
-            the base type there.
+        base_of: takes a DIE; returns a lookup function, which takes an offset in the DIE's unit and
+            returns the base type at this offset.
     """
 
     function_at: Callable[[int], Die | None]
@@ -124,12 +124,11 @@ class EntryValues:
         self._callers: dict[int, tuple[tuple[int, Die, Die], ...]] = {}
 
     def entry_value(self, function: Die, frame: InspectedFrame, register: int) -> str:
-        """Return the value that a register had when a function was entered, as a D expression for
-        an instruction of the function.
+        """Return a D expression for the value that a register had when a function was entered.
 
         Args:
             function: DIE of the function.
-            frame: the instruction at which the expression will be evaluated.
+            frame: the instruction of the function at which the expression will be evaluated.
             register: DWARF number.
 
         Raises:
@@ -174,7 +173,7 @@ class EntryValues:
         Args:
             caller: DIE of the calling function.
             site: DIE of the call site.
-            callee: the called function, with the instruction at which the values are needed.
+            callee: makes D expressions for an instruction of the called function.
             back: linked return address of the call.
         """
 
@@ -306,8 +305,8 @@ class EntryValues:
 
 
 class _Callee:
-    """Maker of D expressions for one instruction of a called function. The expressions compute the
-    registers that the function's caller had at the call."""
+    """Maker of D expressions for one instruction of a called function. They compute the values that
+    registers had in the caller at the call, and the return address."""
 
     def __init__(
         self, frame: InspectedFrame, cfi: Cfi | None, names: Sequence[str], facts: Caller
@@ -360,14 +359,15 @@ class _Callee:
         return self.frame.cfa
 
     def _rule(self, register: int | None) -> CallerRule:
-        """Return the rule that finds a register of the caller, or the return address, at the
-        instruction.
-
-        Raises NotHereError if there is no rule, or if the rule's frame address differs from the one
-        that the kernel's unwinder gives.
+        """Return the rule that finds a value of the caller at the instruction.
 
         Args:
-            register: DWARF number of the register; None for the return address.
+            register: DWARF number of the register whose value in the caller is wanted; None if the
+                return address is wanted.
+
+        Raises:
+            NotHereError: there is no rule, or its frame address is not the one that the kernel's
+                unwinder gives.
         """
         rule = self._cfi.rule(self.frame.address, register) if self._cfi else None
         if rule is None:

@@ -72,11 +72,11 @@ class ExpressionContext:
         base: returns the base type at an offset of the unit; the generic type for offset 0.
         indexed: returns the address at an index of .debug_addr.
         running_address: maps a linked address to the running address.
-        entry: a function that returns, as D text, the value that a register had at the function's
-            entry. This field is None if kinst cannot compute such values for the expression.
-        caller: for the expression of a call site, a function that returns, as D text, the value
-            that a register had in the caller; None for any other expression. The expression of a
-            call site must not load memory: the caller's memory may have changed since the call.
+        entry: takes a register's DWARF number; returns the register's value at the function's entry
+            as D text. None if kinst cannot compute entry values for this expression.
+        caller: takes a register's DWARF number; returns the register's value in the caller as D
+            text. None if the expression is not that of a call site. If it is, it must not load
+            memory: the caller's memory may have changed since the call.
     """
 
     registers: Sequence[str]
@@ -154,10 +154,11 @@ class _Machine(Reader):
         self.piece = LocalPiece(yes.kind, text)
 
     def taken(self, size: int) -> LocalPiece:
-        """Return the result so far as a piece of the variable, and remove it from this object.
+        """Remove the result so far from this object, and return it as a piece of the variable.
 
-        The result is a register or value that an operation named, or memory at the address on top
-        of the stack. If there is neither, the piece is empty: it was optimised out.
+        The result is the register or value that an operation has named. Otherwise it is the memory
+        at the address on top of the stack. If the stack is empty too, the piece is empty: the
+        compiler has optimised it out.
 
         Args:
             size: bytes of the piece, 0 for the whole variable.

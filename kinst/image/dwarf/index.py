@@ -3,9 +3,10 @@
 Reading an index needs the standard library alone. build.py, which builds an index and needs numpy
 and numba, is imported only if no index is saved.
 
-Terms of DWARF (DWARF 5, section 3.3.8): an abstract instance describes a function as it is in the
-source, an out-of-line instance the function's own code, and a concrete inlined instance a copy of
-the function inside of another function. This module calls the last an inlined copy.
+DWARF has three kinds of entries for a function (DWARF 5, section 3.3.8). An abstract instance
+describes the function as it is in the source. An out-of-line instance describes the function's own
+code. A concrete inlined instance describes a copy inside of another function; this module calls it
+an inlined copy.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ class Index:
     def functions(self, name: str) -> Sequence[FunctionDie]:
         """Return the functions with this name.
 
-        Several out-of-line instances of one abstract instance (clones) are one function, with the
-        ranges of the instances one after another.
+        A function may have several out-of-line instances (clones). They are returned as one
+        function, with the ranges of all.
         """
         return [self._function(row) for row in self._rows("function_name", name)]
 
@@ -138,9 +139,13 @@ class Index:
         ]
 
     def copies_within(self, low: int, high: int) -> Sequence[tuple[InlineCopy, FunctionDie]]:
-        """Return the inlined copies that have a range beginning at an address from `low` to `high`
-        (exclusive), each with the abstract instance of its function; sorted by the function's
-        name."""
+        """Return the inlined copies with a range that begins between two addresses, each copy with
+        its function (the abstract instance); sorted by the function's name.
+
+        Args:
+            low: lowest address.
+            high: address after the highest one.
+        """
         ranges, rows = self._a["copy_ranges"], self._a["by_low_range"]
         owners, of = self._a["by_low_copy"], self._a["copy_function"]
 
@@ -207,12 +212,13 @@ class Index:
         return list(dict.fromkeys(self._file(int(number)) for number in numbers if number >= 0))
 
     def function_columns(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-        """Return the code ranges of all functions, as columns.
+        """Return the code ranges of all functions, as three columns.
 
         Returns:
-            Bounds of all ranges (low, high, low, high, ...); for each function the index of its
-                first range, and as the last element how many ranges there are; for each function
-                its unit, as a position in `units`.
+            Bounds of all ranges: low, high, low, high, ...
+            For each function the index of its first range; the last element is the number of
+                ranges.
+            For each function its unit, as a position in `units`.
         """
         a = self._a
         return a["function_ranges"], a["function_range"], a["function_unit"]

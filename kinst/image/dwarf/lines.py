@@ -302,9 +302,9 @@ class _Statements:
     """Collects the statements (breakpoint addresses) of a line table from its rows, as gdb does.
 
     A row has no instructions if the next row has the same address. As in gdb, such a row still
-    makes a statement, unless the next row is of another file. Unlike in gdb, it makes none if it
-    has the same line as the row before it: its address may lie outside of the inlined copy that
-    contains the instructions of the row before.
+    makes a statement, unless the next row is of another file. There is one difference to gdb: the
+    row makes no statement if it only repeats the line of the row before it. The instructions of
+    that earlier row may belong to an inlined copy, and the repeated row may lie outside of it.
 
     Source: gdb 13, record_line() of gdb/dwarf2/read.c and of gdb/buildsym.c.
     """
@@ -333,8 +333,8 @@ class _Statements:
             self._rows.append(row)
 
     def end(self, address: int) -> None:
-        """Tell the collector that the code of the present source file (that of the last row) ends
-        at an address. Rows of this file at this address have no instructions: drop them."""
+        """End the code of the last row's source file at an address. Drop the rows of this file at
+        this address: they have no instructions."""
         file = self._last.file if self._last is not None else 0
         while self._rows and (self._rows[-1].address, self._rows[-1].file) == (address, file):
             self._rows.pop()

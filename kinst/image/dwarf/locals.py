@@ -107,9 +107,9 @@ class DwarfLocals:
         Args:
             name: symbol of the function that contains the instruction.
             address: the instruction's linked address.
-            inlined: name of an inlined function. The search then starts at the copy of this
-                function that contains the instruction, and goes outwards from there. It starts at
-                the innermost block if `inlined` is "", or if no copy contains the instruction.
+            inlined: name of the inlined function whose copy is the first scope; "" to begin with
+                the innermost block. If the instruction is in no such copy, the innermost block is
+                the first scope too.
         """
         names: dict[str, None] = {}
         address = self._described(name, address)
@@ -129,9 +129,9 @@ class DwarfLocals:
             name: symbol of the function that contains the instruction.
             frame: the instruction.
             variable: name of the variable.
-            inlined: name of an inlined function. The search then starts at the copy of this
-                function that contains the instruction, and goes outwards from there. It starts at
-                the innermost block if `inlined` is "", or if no copy contains the instruction.
+            inlined: name of the inlined function whose copy is the first scope; "" to begin with
+                the innermost block. If the instruction is in no such copy, the innermost block is
+                the first scope too.
 
         Raises:
             KinstError: the debug information is damaged.
@@ -212,9 +212,9 @@ class DwarfLocals:
 
         Args:
             name: symbol of the function that contains the instruction.
-            address: linked address of an instruction of the copy, or of the copy's entry. None of
-                the copy's instructions may be at its entry. Then DWARF gives an empty range there,
-                by which the copy is found.
+            address: linked address of an instruction of the copy, or of the copy's entry. The entry
+                may lie outside of the copy's instructions; it is then found by an empty range that
+                DWARF gives at the entry.
             inlined: name of the inlined function.
         """
         top = self._function_at(name, address)
@@ -309,8 +309,8 @@ class DwarfLocals:
         return self._own[die.offset]
 
     def _inherited(self, die: Die) -> list[Die]:
-        """Return the DIEs of static variables that only the abstract instance of a function or
-        block has.
+        """Return the DIEs of static variables that a function or block lacks itself, but that its
+        abstract instance has.
 
         If several of these variables have the same name, none of them is returned: the debug
         information does not say which variable is meant.

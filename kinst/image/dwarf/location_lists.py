@@ -138,8 +138,8 @@ class Lists:
     def _old_pairs(self, r: Reader, size: int, base: int) -> Iterator[tuple[int, int]]:
         """Yield (low, high) of each entry of a range list or location list of DWARF 2 to 4.
 
-        The entries are read one by one, so that the caller can read the rest of a location list's
-        entry from `r` before the next pair.
+        In a location list, an expression follows each pair of addresses. The caller must read it
+        from `r` before it asks for the next pair.
 
         Args:
             r: reader at the start of the list.
@@ -178,10 +178,13 @@ class Lists:
         raise ValueError(kind)
 
     def location(self, die: Die, attribute: int, address: int) -> bytes | None:
-        """Return the DWARF expression that an attribute (a location or frame base) of a DIE has at
-        a linked address.
-
+        """Return the DWARF expression of a location or frame base that holds at a linked address.
         None if the DIE lacks the attribute, or the attribute has no expression for this address.
+
+        Args:
+            die: the DIE.
+            attribute: DW_AT_location or DW_AT_frame_base.
+            address: the linked address.
 
         Raises:
             KinstError: the debug information is damaged.

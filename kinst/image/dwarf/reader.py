@@ -57,11 +57,11 @@ class Reader:
 
 
 def source_path(home: bytes, folder: bytes | None, name: bytes) -> bytes:
-    """Return a source file's path: home/folder/name. An absolute folder or name replaces what is in
-    front of it.
+    """Return a source file's path: home/folder/name.
 
-    A relative home (kernels are built with -ffile-prefix-map) is not put in front of a folder: both
-    were made relative to the same folder.
+    If the name is absolute, it is the path; if the folder is absolute, the path is folder/name. The
+    path is folder/name too if the home is relative: a kernel's build (-ffile-prefix-map) makes both
+    the home and the folder relative to one folder.
 
     Args:
         home: the folder in which the compiler ran.

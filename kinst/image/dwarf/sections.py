@@ -77,9 +77,8 @@ class DebugSections:
 def section_of(file: ElfFile, name: str) -> ElfSection | None:
     """Return the section .debug_NAME of a file; None if the file has none.
 
-    A relocatable file made with -fdebug-types-section has several sections .debug_info: a section
-    in a section group for each type unit, and one section in no group, which has the functions. The
-    section in no group is returned.
+    A relocatable file made with -fdebug-types-section has several sections .debug_info. Those of
+    type units are in section groups; the one with the functions is in no group, and is returned.
     """
     found = [s for s in file.sections if s.name in (f".debug_{name}", f".zdebug_{name}")]
     return min(found, key=lambda s: (s.flags & SHF_GROUP, s.index), default=None)

@@ -1,9 +1,9 @@
 """D types from DWARF (DWARF 5, chapter 5): types that BTF lacks, and all types of kernels without
 BTF.
 
-A type is read when it is needed, and so are the members of a structure.  The table of enumeration
-constants by name is needed only for a file without BTF. It is made when it is first used, and saved
-in a file of its own (a kernel's 16,000 names take a second).
+A type is read when it is needed, and so are the members of a structure. For a file without BTF,
+enumeration constants are looked up in a table by name. Making the table of a kernel's 16,000 names
+takes a second, so it is saved in a cache file of its own.
 """
 
 from __future__ import annotations
@@ -116,12 +116,12 @@ class DwarfTypes:
         )
 
     def of(self, die: Die, depth: int = 0) -> DType:
-        """Return the type of a variable, parameter or member: the type that DW_AT_type of its DIE
-        refers to; VOID if the DIE has no type.
+        """Return the type of a variable, parameter or member (DW_AT_type of its DIE); VOID if the
+        DIE has no type.
 
         Args:
-            depth: how many references between types were followed to this DIE; 0 for a DIE that is
-                looked up. A limit ends the reading of damaged DWARF.
+            depth: number of references that were followed to reach this DIE; 0 from outside. A
+                limit ends the reading of damaged DWARF.
         """
         # A variable's definition may leave its type to its declaration.
         for also in (AT_ABSTRACT_ORIGIN, AT_SPECIFICATION):
@@ -133,8 +133,8 @@ class DwarfTypes:
         """Return the type that the DIE at an offset in .debug_info describes.
 
         Args:
-            depth: how many references between types were followed to this one; 0 for a type that is
-                looked up. A limit ends the reading of damaged DWARF, which may refer in a circle.
+            depth: number of references that were followed to reach this type; 0 from outside. A
+                limit ends the reading of damaged DWARF, whose references may form a circle.
 
         Raises:
             KinstError: the debug information is damaged, or the type's kind is unknown.
@@ -194,8 +194,8 @@ class DwarfTypes:
         type).
 
         Args:
-            depth: how many references between types were followed to this DIE; 0 for a DIE that is
-                looked up. A limit ends the reading of damaged DWARF.
+            depth: number of references that were followed to reach this DIE. A limit ends the
+                reading of damaged DWARF.
         """
         result = self.of(die, depth)
         origin = die.number(AT_ABSTRACT_ORIGIN)
@@ -265,8 +265,8 @@ class EnumeratorNames:
         Args:
             dies: access to DIEs.
             enumerations: offsets in .debug_info of all enumerations.
-            cache: the folder of saved tables, and a key of what the table is made from (key_of());
-                None to save nothing.
+            cache: the folder of saved tables, and the debug file's key (key_of()); None to save
+                nothing.
         """
         self._dies = dies
         self._enumerations = enumerations
@@ -289,9 +289,9 @@ class EnumeratorNames:
     def _table(self) -> Arrays:
         """Table of the constants' names and their enumerations, as arrays.
 
-        `text` has the names in the order of their bytes, joined; `at` the offset in `text` of each
-        name and, at the end, the length of `text`; `die` the offset in .debug_info of each name's
-        enumeration.
+        `text` has the names, sorted by their bytes and joined.
+        `at` has the offset of each name in `text`; its last element is the length of `text`.
+        `die` has the offset in .debug_info of each name's enumeration.
         """
         if self._cache is None:
             return self._made()

@@ -1,7 +1,8 @@
 """Compiled reading of abbreviation tables (DWARF 5, section 7.5.3).
 
-A table is stored as arrays: for each abbreviation its attributes in order, and a shorter list of
-steps to skip an entry: attributes of fixed size are summed up, and only the others are read.
+A table is stored as arrays. For each abbreviation they have the attributes in order, and a shorter
+list of steps to skip an entry. A step sums up attributes of fixed size; only an attribute of
+varying size must be read.
 
 Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
@@ -67,11 +68,11 @@ from kinst.image.dwarf.scan.space import (
 def read_attributes(s: Space, u: int, r: int, attribute: int, p: int) -> tuple[int, int]:
     """Store the attributes of one abbreviation in the table ATTRIBUTES.
 
-    Return (number of the next free row, position after the attributes). If the abbreviation is
-    damaged, the position is minus the error number.
+    Return (number of the next free row of ATTRIBUTES, position after the attributes). After an
+    error the position is minus the error number.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         r: index in s.w of the abbreviation's row.
         attribute: number of the first free row of ATTRIBUTES.
         p: position in s.rest of the abbreviation's first attribute.
@@ -134,7 +135,7 @@ def read_table(s: Space, u: int) -> int:
     Return the number of abbreviations that were appended, or minus the error number.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
     """
     w = s.w
     end = w[END + S_ABBREV]
@@ -173,13 +174,13 @@ def read_table(s: Space, u: int) -> int:
 
 @compiled
 def compile_table(s: Space, u: int) -> tuple[int, int]:
-    """Return (first row, number of rows) of a unit's abbreviations in s.w, or (minus the error
-    number, 0).
+    """Return a unit's abbreviation table as (index in s.w of its first row, number of rows). After
+    an error return (minus the error number, 0).
 
-    The table is not read again if an earlier unit has the same one and its rows are still in s.w.
+    A table that several units share is read again only if its rows are no longer in s.w.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
     """
     w = s.w
     offset = w[u + U_ABBREV]

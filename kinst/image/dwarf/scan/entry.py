@@ -1,9 +1,9 @@
 """Compiled reading of one debugging information entry: store its attributes' values, or step over
 it.
 
-The scan numbers the attributes that it uses; the number is the attribute's slot in two arrays.
-w[VALUE + slot] gets the value as it is encoded, w[CLASS + slot] the class of the value. The
-functions at the end of this module interpret the values, once the bases of the unit are known.
+The scan numbers the attributes that it uses. An attribute's number, its slot, is its index in two
+arrays: w[VALUE + slot] gets the value as it is encoded, w[CLASS + slot] the value's class. The
+functions at the end of this module interpret the values after the unit's bases have been read.
 
 Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
@@ -89,7 +89,7 @@ def size_of(s: Space, u: int, form: int) -> int:
     """Return how many bytes values of a form have in a unit, or a negative SIZE_* if that varies.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         form: number of the form after fold().
     """
     w = s.w
@@ -105,15 +105,15 @@ def size_of(s: Space, u: int, form: int) -> int:
 
 @compiled
 def fixed(s: Space, u: int, p: int, size: int, what: int, slot: int, const: int) -> int:
-    """Store an attribute's value, which has a fixed size, in the scan's arrays VALUE and CLASS.
-    Return the position after the value, or minus the error number.
+    """Store a value of fixed size in the scan's arrays VALUE and CLASS. Return the position after
+    the value, or minus the error number.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         p: position of the value in s.info.
         size: bytes of the value.
         what: class of the value (CLASS_*).
-        slot: the attribute, by its number in the scan (its slot).
+        slot: index of the attribute in the arrays VALUE and CLASS.
         const: the value if size is 0.
     """
     w = s.w
@@ -129,15 +129,15 @@ def fixed(s: Space, u: int, p: int, size: int, what: int, slot: int, const: int)
 
 @compiled
 def varying(s: Space, u: int, p: int, form: int, size: int, slot: int) -> int:
-    """Store an attribute's value, whose size is not fixed by its form, in the scan's arrays VALUE
-    and CLASS. Return the position after the value, or minus the error number.
+    """Store a value of varying size in the scan's arrays VALUE and CLASS. Return the position after
+    the value, or minus the error number.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         p: position of the value in s.info.
         form: number of the form after fold().
         size: SIZE_* of the form.
-        slot: the attribute, by its number in the scan (its slot).
+        slot: index of the attribute in the arrays VALUE and CLASS.
     """
     w = s.w
     b = s.info
@@ -187,7 +187,7 @@ def read_entry(s: Space, u: int, r: int, p: int) -> int:
     position after the attributes, or minus the error number.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         r: index in s.w of the entry's abbreviation.
         p: position in s.info of the entry's first attribute.
     """
@@ -217,7 +217,7 @@ def skip_entry(s: Space, u: int, r: int, p: int) -> int:
     """Return the position after an entry's attributes, or minus the error number.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         r: index in s.w of the entry's abbreviation.
         p: position in s.info of the entry's first attribute.
     """
@@ -260,7 +260,7 @@ def address_at(s: Space, u: int, index: int) -> tuple[int, int]:
     number).
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
     """
     w = s.w
     size = w[u + U_ADDRSIZE]
@@ -276,8 +276,8 @@ def address_of(s: Space, u: int, slot: int) -> tuple[int, int]:
     number).
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
-        slot: the attribute, by its number in the scan (its slot).
+        u: index of the unit's row in s.w (the scan's tables).
+        slot: index of the attribute in the arrays VALUE and CLASS.
     """
     w = s.w
     if w[CLASS + slot] == CLASS_ADDRX:
@@ -287,13 +287,15 @@ def address_of(s: Space, u: int, slot: int) -> tuple[int, int]:
 
 @compiled
 def string_of(s: Space, u: int, slot: int) -> int:
-    """Return the string key of an attribute's value; 0 if the entry has no such attribute; or minus
-    the error number. A string key is a number made of the section that has the string (KEY_*) and
-    the string's offset there.
+    """Return the string key of an attribute's value; 0 if the entry has no such attribute. After an
+    error return minus the error number.
+
+    A string key is a number made of the section that has the string (KEY_*) and the string's offset
+    there.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
-        slot: the attribute, by its number in the scan (its slot).
+        u: index of the unit's row in s.w (the scan's tables).
+        slot: index of the attribute in the arrays VALUE and CLASS.
     """
     w = s.w
     value_class = w[CLASS + slot]
@@ -318,11 +320,11 @@ def string_of(s: Space, u: int, slot: int) -> int:
 @compiled
 def reference_of(s: Space, u: int, slot: int) -> int:
     """Return the offset in .debug_info that an attribute refers to; ABSENT (-1) if the entry has no
-    such attribute; or, below ABSENT, minus the error number.
+    such attribute. After an error return minus the error number, which is below ABSENT.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
-        slot: the attribute, by its number in the scan (its slot).
+        u: index of the unit's row in s.w (the scan's tables).
+        slot: index of the attribute in the arrays VALUE and CLASS.
     """
     w = s.w
     value_class = w[CLASS + slot]

@@ -37,12 +37,12 @@ from kinst.image.dwarf.scan.units import line_header, line_string
 
 @compiled
 def add_slot(s: Space, v: int) -> int:
-    """Append an element to the table SLOTS, which lists the directories and the files of line
-    tables. Return 0, or minus FULL if the table is full.
+    """Append an element to the table SLOTS: a file or a directory of a line table. Return 0, or
+    minus FULL if SLOTS is full.
 
     Args:
-        v: the element: the number of a file's row in the table FILES, or the string key of a
-            directory's path (a number made of the string's section and its offset there).
+        v: for a file, the number of its row in the table FILES; for a directory, the string key of
+            its path (a number made of the string's section and its offset there).
     """
     w = s.w
     n = w[N + SLOTS]
@@ -55,11 +55,11 @@ def add_slot(s: Space, v: int) -> int:
 
 @compiled
 def add_file(s: Space, u: int, name: int, directory: int, start: int, directories: int) -> int:
-    """Add a source file to the table FILES if it is new, and append its number in FILES to SLOTS.
-    Return 0, or minus the error number.
+    """Append a source file to the table SLOTS, by its number in the table FILES. If FILES lacks the
+    file, add it there first. Return 0, or minus the error number.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         name: string key of the file's name (a number made of the string's section and its offset
             there).
         directory: the file's directory, as a number in the line table.
@@ -80,18 +80,17 @@ def add_file(s: Space, u: int, name: int, directory: int, start: int, directorie
 def read_entries(
     s: Space, u: int, p: int, end: int, offsize: int, start: int, directories: int
 ) -> int:
-    """Read the directories or the files of a DWARF 5 line table, and append an element to SLOTS for
-    each. Return the position after the list, or minus the error number.
+    """Append the directories or the files of a DWARF 5 line table to the table SLOTS. Return the
+    position after the list, or minus the error number.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         p: position in s.rest at which the list of directories or files begins.
         end: position after the line table.
         offsize: bytes of an offset.
-        start: -1 to read directories. To read files: index in SLOTS of the line table's first
-            directory.
-        directories: to read files: how many directories the line table has. Ignored to read
-            directories.
+        start: for a list of directories, -1; for a list of files, the index in SLOTS of the line
+            table's first directory.
+        directories: for a list of files, how many directories the line table has.
     """
     b = s.rest
     if p >= end:
@@ -132,14 +131,15 @@ def read_entries(
 
 @compiled
 def read_old_entries(s: Space, u: int, p: int, end: int, start: int) -> int:
-    """Read the directories and files of a line table of DWARF 2 to 4, and append an element to
-    SLOTS for each. Return the position after the files, or minus the error number.
+    """Append the directories and files of a line table of DWARF 2 to 4 to the table SLOTS. Return
+    the position after the files, or minus the error number.
 
-    For read_files(), the unit's column U_SLOTS becomes the number of directories. Directory 0 is
-    the folder in which the compiler ran. There is no file 0: the element of SLOTS for it is -1.
+    Directory 0 is the folder in which the compiler ran. These versions number files from 1, so the
+    element for file 0 is -1. The unit's column U_SLOTS becomes the number of directories, which
+    read_files() needs.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         p: position in s.rest at which the directories begin.
         end: position after the line table.
         start: number of elements in SLOTS before the call; the first directory gets this index.
@@ -185,12 +185,12 @@ def read_files(s: Space, u: int) -> int:
     """Add the source files of a unit's line table to the tables FILES and SLOTS. Return 0, or minus
     the error number.
 
-    Afterwards SLOTS has an element for each file of the line table, and no directories. The element
-    is the file's number in FILES; it is -1 for file 0, which DWARF 2 to 4 do not have. The unit's
-    column U_SLOT is the index of the first of these elements, and U_SLOTS how many there are.
+    Afterwards SLOTS has an element for each file of the line table: the file's number in FILES, or
+    -1 for file 0 of DWARF 2 to 4, which number files from 1. The unit's columns U_SLOT and U_SLOTS
+    say at which index of SLOTS these elements begin, and how many there are.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
     """
     w = s.w
     w[u + U_SLOT] = w[N + SLOTS]

@@ -143,16 +143,16 @@ class _CodeCache(_FunctionCache):  # type: ignore[misc]
 
 
 def compiled(function: F) -> F:
-    """Make numba's dispatcher for a function that only compiled functions call, and return it. The
-    function is compiled before the first entry point is."""
+    """Prepare a function for compilation by numba, for calls from compiled functions only. It is
+    compiled before the first entry point."""
     dispatcher = _numba.njit(no_cpython_wrapper=True, **_FLAGS)(function)
     _INNER.append(dispatcher)
     return cast(F, dispatcher)
 
 
 def entry_point(function: F) -> F:
-    """Make numba's dispatcher for a function that Python calls, and return it. The function is
-    compiled at its first call, and its code is cached for later processes."""
+    """Prepare a function for compilation by numba, for calls from Python. It is compiled at its
+    first call, and its code is cached for later processes."""
     dispatcher = _numba.njit(**_FLAGS)(function)
     try:
         dispatcher._cache = _CodeCache(function)
@@ -169,20 +169,19 @@ class _NoCache(caching.NullCache):
 
 
 def prepare(examples: dict[str, Any]) -> None:
-    """Register the types that annotations of compiled functions name; to be called before any entry
-    point.
+    """Say which types the annotations of compiled functions mean. Call this before any entry point.
 
     Args:
-        examples: for each annotation (as text) a value of its type; int, bool and tuples of int
-            need no example.
+        examples: an example value for each annotation, by the annotation's text; int, bool and
+            tuples of int need no example.
     """
     _EXAMPLES.update(examples)
 
 
 def _compile_inner() -> None:
-    """Compile the functions that compiled() was given, each once, for the types of its annotations.
+    """Compile the functions with the decorator compiled(), each for the types of its annotations.
 
-    By itself numba would compile a function again for every constant that it is called with.
+    Without this, numba would compile a function again for every constant that is passed to it.
     """
     types = {"int": _numba.int64, "bool": _numba.boolean, "None": _numba.none}
     types |= {name: _numba.typeof(example) for name, example in _EXAMPLES.items()}

@@ -45,9 +45,9 @@ def add_range(s: Space, n: int, low: int, high: int) -> int:
     """Append an address range to the table RANGES unless it is empty. Return the new number of
     ranges, or minus FULL if the table is full.
 
-    Two elements of s.w are for the entry address of an inlined copy: w[FIRST_ANY] is 0 until the
-    first range of a debugging information entry has been seen. For that range, even if it is empty,
-    the function sets w[FIRST_ANY] to 1 and w[FIRST_LOW] to the range's start.
+    Also store the start of an entry's first range, even if this range is empty: it may be the entry
+    address of an inlined copy. If w[FIRST_ANY] is 0, the range is the entry's first one: the
+    function sets w[FIRST_ANY] to 1 and w[FIRST_LOW] to the range's start.
 
     Args:
         n: number of ranges so far.
@@ -73,7 +73,7 @@ def read_old_ranges(s: Space, u: int, offset: int, n: int) -> tuple[int, int]:
     ranges, bytes read), or (minus the error number, 0).
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         offset: offset of the list in .debug_ranges.
         n: number of ranges so far.
     """
@@ -108,7 +108,7 @@ def list_offset(s: Space, u: int, index: int) -> int:
     minus the error number.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
     """
     w = s.w
     size = w[u + U_OFFSIZE]
@@ -126,7 +126,7 @@ def read_operand(s: Space, u: int, p: int, indexed: bool) -> tuple[int, int]:
     position is minus the error number if the operand is damaged.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         p: position of the operand in s.rest.
         indexed: whether the operand is an index in .debug_addr instead of an address.
     """
@@ -151,7 +151,7 @@ def read_ranges(s: Space, u: int, offset: int, n: int) -> tuple[int, int]:
     bytes read), or (minus the error number, 0).
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         offset: offset of the list in its section.
         n: number of ranges so far.
     """

@@ -122,12 +122,12 @@ WORK_LIMIT = 64
 
 @compiled
 def file_number(s: Space, u: int, slot: int) -> int:
-    """Return the number in the table FILES of the source file that an attribute names; -1 if the
-    entry has no such attribute, or the unit no such file.
+    """Return the source file that an attribute names, by its number in the table FILES; -1 if the
+    entry has no such attribute, or the unit has no such file.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
-        slot: the attribute, by its number in the scan (its slot).
+        u: index of the unit's row in s.w (the scan's tables).
+        slot: index of the attribute in the arrays VALUE and CLASS.
     """
     w = s.w
     index = w[VALUE + slot]
@@ -152,7 +152,7 @@ def add_type(s: Space, u: int, die: int, kind: int) -> int:
     A type without a name is added only if it is an enumeration: its constants have names.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         die: offset of the entry in .debug_info.
         kind: KIND_*.
     """
@@ -179,7 +179,7 @@ def add_variable(s: Space, u: int, die: int) -> int:
     or minus the error number.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         die: offset of the entry in .debug_info.
     """
     w = s.w
@@ -207,7 +207,7 @@ def add_ranges(s: Space, u: int) -> int:
     minus the error number.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
     """
     w = s.w
     n = w[N + RANGES]
@@ -243,7 +243,7 @@ def add_entry(s: Space, u: int, row: int) -> int:
     range.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         row: index in s.w of the copy's row.
     """
     w = s.w
@@ -277,7 +277,7 @@ def add_code(s: Space, u: int, number: int, die: int, copy: bool, depth: int) ->
     COPIES, with its ranges. Return 0, or minus the error number.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         number: position of the unit among all units, from 0.
         die: offset of the entry in .debug_info.
         copy: whether the entry is an inlined copy.
@@ -332,7 +332,7 @@ def may_skip(s: Space, u: int, do: int) -> bool:
     """Return whether the index needs none of an entry's descendants.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         do: what the scan does with an entry of this tag (DO_*).
     """
     if do >= DO_TYPE:
@@ -374,7 +374,7 @@ def scan_unit(s: Space, u: int, number: int, first: int, count: int) -> int:
     or minus the error number.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         number: position of the unit among all units, from 0.
         first: index in s.w of the unit's first abbreviation.
         count: how many abbreviations the unit has.
@@ -433,11 +433,11 @@ def scan_unit(s: Space, u: int, number: int, first: int, count: int) -> int:
 
 @entry_point
 def scan_units(s: Space, start: int, stop: int) -> tuple[int, int]:
-    """Scan the units from `start` to `stop` (exclusive). Return (stop, 0), or (number of the unit
-    with an error, minus the error number).
+    """Scan the units from `start` to `stop` (exclusive). Return (stop, 0). After an error return
+    (number of the unit with the error, minus the error number).
 
-    The error FULL means that a table of the scan was full. After this error the tables are as they
-    were before the scan of that unit, which must be scanned again with larger tables.
+    After the error FULL (a table of the scan was full) the tables are as they were before this
+    unit. The caller must enlarge them and scan the unit again.
     """
     w = s.w
     limit = WORK_LIMIT * (len(s.info) + len(s.rest))

@@ -1,10 +1,9 @@
-"""Memory of the compiled scan: the sections that it reads, and one array of int64 with all of its
-tables.
+"""Memory of the compiled scan: the sections that it reads, and its tables.
 
 The functions of the scan share one value with three arrays: .debug_info, the other sections one
-after another, and the tables. (Every array that a compiled function takes costs numba compile time,
-so the tables are parts of one array.) The array of tables starts with a head, which has the start
-and the number of rows of each table. A row is named by its index in this array.
+after another, and the tables. All tables are parts of one array of int64, s.w, because every array
+that a compiled function takes costs numba compile time. This array starts with a head, which has
+the start and the number of rows of each table. A row is given by its index in s.w.
 
 Tested by tests/image/dwarf/scan/test_limits.py.
 """
@@ -109,7 +108,8 @@ def _fold(number: int) -> int:
 
 
 def make_space(arrays: dict[str, U8]) -> Space:
-    """Return empty tables for the scan of these sections, with space for one unit's header.
+    """Return the scan's arrays for these sections: tables without rows, and with space for only one
+    unit.
 
     Args:
         arrays: bytes of each section, by its name without ".debug_" (DebugSections).
@@ -178,14 +178,13 @@ def table(space: Space, number: int) -> npt.NDArray[np.int64]:
 
 
 def grown(space: Space, units: int, double: bool = True, all_of_them: bool = False) -> Space:
-    """Return the scan's arrays with larger tables, into which the rows are copied.
+    """Return the scan's arrays with larger tables, and copy the rows into them.
 
     Args:
-        units: for how many rows the new table UNITS has space.
-        double: whether to double the space of tables that are at least half full.
-        all_of_them: whether to double all tables of GROWING, also those that are less full. The
-            caller needs this if it cannot tell which table was full, because the last rows of that
-            table have been removed.
+        units: how many units the new table UNITS has space for.
+        double: whether to double the space of each table of GROWING that is at least half full.
+        all_of_them: whether to double the emptier tables of GROWING as well. This is needed if
+            doubling the half full tables did not help.
     """
     old = words(space)
     rooms = [
@@ -209,10 +208,10 @@ def grown(space: Space, units: int, double: bool = True, all_of_them: bool = Fal
 
 @compiled
 def fold(number: int) -> int:
-    """Return the number of a tag, an attribute or a form in the scan's tables of 256 elements; 0
-    for an unknown tag, attribute or form.
+    """Map the number of a tag, attribute or form in DWARF to an index below 256, for the scan's
+    tables; 0 if it is unknown.
 
-    GNU's forms are at 0x1f00, GNU's attributes at 0x2100.
+    DWARF's numbers of GNU's forms begin at 0x1f00, those of GNU's attributes at 0x2100.
     """
     if number < 0:
         return 0
@@ -227,8 +226,10 @@ def fold(number: int) -> int:
 
 @compiled
 def hash_slot(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
-    """Return the index in s.w of the hash table's slot for the row whose first three columns are
-    (a, b, c): the slot that has this row's number, or the free slot where the number belongs.
+    """Find the slot of a hash table for the row whose first three columns are (a, b, c).
+
+    Return the index in s.w of the slot that has the row's number. If the table has no such row,
+    return the index of the free slot for its number.
 
     Args:
         table: TYPES or FILES.
@@ -267,8 +268,8 @@ def rehash(s: Space, table: int, slots: int) -> None:
 
 @compiled
 def intern(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
-    """Return the number of the table's row whose first three columns are (a, b, c); append the row
-    if the table has no such row. Return minus FULL if the table is full.
+    """Return the number of the row whose first three columns are (a, b, c). If the table has no
+    such row, append it; return minus FULL if the table is full.
 
     Args:
         table: TYPES or FILES.

@@ -74,7 +74,7 @@ def read_header(s: Space, p: int, u: int) -> int:
 
     Args:
         p: position of the header in s.info.
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
     """
     w = s.w
     b = s.info
@@ -138,8 +138,7 @@ def count_units(s: Space, row: int) -> tuple[int, int]:
     error number, offset of the damaged unit).
 
     Args:
-        row: index in s.w of a row of the table UNITS. The function uses it as working memory, for
-            each unit in turn.
+        row: index in s.w of a row of the table UNITS, which is overwritten by each unit in turn.
     """
     n = 0
     p = 0
@@ -162,11 +161,11 @@ def read_headers(s: Space, count: int) -> None:
 
 @compiled
 def defaults(s: Space, u: int) -> None:
-    """Set the offsets of a unit's parts of shared sections to their defaults, which hold if the
-    unit's entry does not give the offsets.
+    """Set the default offsets of a unit's parts of shared sections. They hold if the unit's entry
+    does not give other offsets.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
     """
     w = s.w
     if w[u + U_VERSION] >= 5:
@@ -182,7 +181,7 @@ def read_unit_entry(s: Space, u: int, first: int, count: int) -> int:
     the error number.
 
     Args:
-        u: the unit, by the index of its row in s.w (the scan's tables).
+        u: index of the unit's row in s.w (the scan's tables).
         first: index in s.w of the unit's first abbreviation.
         count: how many abbreviations the unit has.
     """
@@ -228,12 +227,12 @@ def read_unit_entry(s: Space, u: int, first: int, count: int) -> int:
 
 @compiled
 def line_string(s: Space, p: int, end: int, form: int, offsize: int) -> tuple[int, int, int]:
-    """Read a value in a line table's header. Return (position after it, value, kind). The position
-    is minus the error number if the value is damaged.
+    """Read a value in a line table's header. Return (position after the value, value, kind). If the
+    value is damaged, the position is minus the error number.
 
-    For a string the kind is 1, and the value is a string key: a number made of the section that has
-    the string (KEY_*) and the string's offset there. For a number the kind is 0. For a block, or a
-    number of 8 or 16 bytes, kind and value are 0: kinst does not use them.
+    A string has kind 1 and is returned as a string key: a number made of the section that has the
+    string (KEY_*) and the string's offset there. A number has kind 0. kinst does not use blocks and
+    numbers of 8 or 16 bytes: kind and value are 0 for them.
 
     Args:
         p: position of the value in s.rest.
@@ -276,7 +275,7 @@ def line_header(s: Space, u: int) -> tuple[int, int, int, int]:
     table). If the header is damaged, the version is minus the error number.
 
     Args:
-        u: a unit with a line table, by the index of its row in s.w (the scan's tables).
+        u: index in s.w (the scan's tables) of the row of a unit that has a line table.
     """
     w = s.w
     b = s.rest
