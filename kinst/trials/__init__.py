@@ -1,7 +1,7 @@
-"""Tries of a command in guests, each with a different fault in the kernel: a call that
-fails (`kinst inject`), or a delay at an instruction (`kinst race`).
+"""Tries: runs of a command in guests. In each try, kinst makes another call in the kernel fail
+(`kinst inject`), or delays the kernel at another instruction (`kinst race`).
 
 A sweep is a D program in which each try has a number. A shell script in the guest runs the command
-once for each number, and tells the D program the number by a system call. So kinst plants the
-probes once for many tries.
+for each number. Before that, it tells the D program the number by a system call. So kinst plants
+the probes once for many tries.
 """

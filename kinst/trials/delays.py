@@ -16,7 +16,8 @@ from kinst.trials.programs import DELAYED, delay_program
 
 
 class Delays:
-    """Sweep in which a CPU waits in each try at one instruction; implements sweep.Sweep.
+    """Sweep in which one CPU waits at an instruction; in each try, the instruction or the length of
+    the wait is another. Implements sweep.Sweep.
 
     Attributes:
         program: D text of all tries.

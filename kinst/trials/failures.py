@@ -1,4 +1,5 @@
-"""Failures that `kinst inject` makes: which functions fail, and which value each then returns."""
+"""Failures that `kinst inject` makes: which functions fail, and the value that a function returns
+when it fails."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ class ErrorValue:
         text: the value as the user writes it: NULL, -ENOMEM, ERR_PTR(-ENOMEM), false.
         kind: the kind of results for which the value is meant: "pointer", "integer" or "truth".
         number: the value as a signed number.
-        error: the number of the error that callers should return, as a positive number; 0 if the
-            value does not say that.
+        error: positive number of the error that the function's callers should return after this
+            value; 0 if that is not known.
     """
 
     text: str
@@ -57,8 +58,8 @@ class Failure:
         return fnmatchcase(function, self.function)
 
     def value_of(self, result: DType, usual: UsualValues) -> ErrorValue | str:
-        """Return what a function returns when it fails, or a reason why this failure is not for
-        functions of its type.
+        """Return the value that a function returns when it fails. If functions of its type cannot
+        fail in this way, return the reason, as text.
 
         Args:
             result: type of the function's result.
@@ -80,9 +81,10 @@ UsualValues = Mapping[str, ErrorValue]
 def usual_values(name: str, number: int) -> UsualValues:
     """Return the values by which functions usually say that they have failed, by kind of result.
 
+    Pointers are NULL, signed numbers are the negated `number`, and truth values are false.
+
     Args:
-        name: name of the error by which the system's functions say that they got no memory, such
-            as ENOMEM. Functions with a signed number as result return this error's number, negated.
+        name: the system's name of the error for "no memory", such as ENOMEM.
         number: the number of this error, positive.
     """
     return {
@@ -93,8 +95,8 @@ def usual_values(name: str, number: int) -> UsualValues:
 
 
 def kind_of(result: DType) -> str:
-    """Return the kind of a function's result: "pointer", "integer" (signed), "truth" (bool);
-    "" if no value of it means a failure."""
+    """Return the kind of a function's result: "pointer", "integer" (signed), "truth" (bool); "" if
+    functions with such a result cannot say that they have failed."""
     if isinstance(result, PointerType):
         return "pointer"
     if isinstance(result, IntType):
@@ -111,8 +113,8 @@ def parse_failure(text: str, errors: Mapping[str, int], usual: UsualValues) -> F
     Args:
         text: [MODULE:]FUNCTION, or [MODULE:]FUNCTION return VALUE; both may be globs.
         errors: numbers of errors by name.
-        usual: values by which functions usually say that they have failed, by kind of result; the
-            one for pointers is used for NULL.
+        usual: values by which functions usually say that they have failed, by kind of result. VALUE
+            NULL means the usual value for pointers.
 
     Raises:
         KinstError: the text does not describe a failure.

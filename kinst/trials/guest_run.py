@@ -50,11 +50,12 @@ class GuestRun:
 
     Attributes:
         tries: the tries that began, in order.
-        records: records of the D program, by the number of the try in which they were made. The
-            records of the baseline's calls that could fail (TryRecord.kind LISTED) are at 0.
+        records: records of the D program, by the number of the try that made them. Exception: the
+            list of calls that could fail, which the baseline makes (TryRecord.kind LISTED), is at
+            number 0.
         warm: exit status of the command before the tries; None if it did not end.
-        gone: how the guest has ended: an outcome, and text with the end of its console; None if it
-            has not ended.
+        gone: how the guest has ended: (outcome, text with the end of its console); None if it has
+            not ended.
         said: problems that the kernel has reported on its console.
         lost: whether records were dropped.
         seconds: how long each try took, in the order of `tries`.
@@ -82,8 +83,7 @@ class TryRecord:
         kind: what it is about: LISTED for a call that could fail, FAILED for the call that failed,
             RETURNED for the return of the outermost function (outcomes.Returned), DELAYED for an
             instruction at which the CPU waited.
-        value: the number of the call for LISTED, the returned value for RETURNED, 0 for FAILED and
-            DELAYED.
+        value: for LISTED, the number of the call; for RETURNED, the returned value; otherwise 0.
         frames: the stack that the probe recorded.
     """
 
@@ -98,8 +98,7 @@ def script_text(
     """Return the shell script that runs tries.
 
     Args:
-        facts: the file of the script, and the number that the script adds to a try's number when it
-            tells the D program which try runs.
+        facts: how the guest's system runs tries.
         command: the user's command.
         numbers: numbers of the tries, in order.
         expected: exit status of the command if nothing fails; None if it is not known.
@@ -121,14 +120,15 @@ def run_tries(
 ) -> GuestRun:
     """Run a trace whose command is the script of some tries, and return what happened.
 
-    The run ends early if the guest hangs or ends. The caller then closes the machine; otherwise it
-    closes the trace, which waits until the command has ended.
+    The run ends early if the guest hangs or ends. In this case the caller must close the machine.
+    In any other case the caller must close the trace; the trace then waits until the command has
+    ended.
 
     Args:
         trace: the trace, which has not run.
         limit: seconds in which the guest must say something.
-        listing: LISTED, the kind of the records of calls that could fail. The number in these
-            records is that of the call; in records of other kinds, it is that of the try.
+        listing: the kind LISTED. A record of this kind has the number of a call; any other record
+            has the number of a try.
         on_try: called with the number of each try that begins.
     """
     run, reader = GuestRun(), GuestReader()

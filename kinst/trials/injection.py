@@ -1,5 +1,5 @@
-"""Sweep of `kinst inject`: in try n, the n-th call of some functions fails. Only calls that are
-made, directly or through other functions, by certain functions (`within`) count.
+"""Sweep of `kinst inject`: in try n, the n-th call of some functions fails. A call counts only if
+one of certain functions (`within`) has made it, directly or through other functions.
 
 Tested by tests/trials/test_sweep.py.
 """
@@ -27,8 +27,8 @@ class TargetFunctions:
     """Functions of a kernel that are to fail.
 
     Attributes:
-        by_value: (module, name) of each, by the value that it returns.
-        left_out: (name, reason) of functions that match and cannot fail in this way.
+        by_value: the functions, as (module, name), by the value that they return.
+        left_out: functions that the user named but that cannot fail in this way, as (name, reason).
     """
 
     by_value: Mapping[ErrorValue, Sequence[tuple[str, str]]]
@@ -72,7 +72,7 @@ def find_targets(machine: Machine, failures: Sequence[Failure]) -> TargetFunctio
 
     Args:
         machine: the machine, which has started.
-        failures: what is to fail; the first that matches a function counts.
+        failures: what is to fail. If several match a function, the first of them counts.
 
     Raises:
         KinstError: a failure names no function that can fail.
@@ -199,9 +199,8 @@ class Injection:
         return value.error if value is not None else 0
 
     def returned(self, records: Sequence[TryRecord]) -> Returned | None:
-        """Return what the outermost function that matches a glob of `within` returned; None if that
-        is not known.
-        """
+        """Return what the outermost of the functions of `within` on the stack returned; None if
+        that is not known."""
         for one in records:
             if one.kind == RETURNED and one.frames:
                 frame = one.frames[-1]
@@ -235,12 +234,12 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def in_order(calls: Sequence[FailableCall], *, first: bool) -> list[int]:
-    """Return the numbers of calls in the order in which they are to fail: first the calls with a
-    new stack, then those whose stack is that of an earlier call.
+    """Return the numbers of calls in the order in which they are to fail: first the calls whose
+    stack no earlier call has, then all others.
 
     Args:
         calls: the calls, in the order in which the command made them.
-        first: whether only the calls with a new stack are returned.
+        first: whether the others are left out.
     """
     seen: set[tuple[str, ...]] = set()
     new: list[int] = []

@@ -34,8 +34,8 @@ _MOST_LINES = 100  # lines of the log that a report has
 class Returned:
     """What the outermost function returned in a try.
 
-    Calls fail only while one of certain functions (`within` of injection_program()) is on the
-    stack. If several of them are, the outermost function is the one that was called first.
+    Calls fail only while a function of a given list (`within` of injection_program()) is on the
+    stack. The outermost function is the function of this list that was called first.
 
     Attributes:
         function: the function's name.
@@ -51,17 +51,17 @@ class Try:
     """Result of a try.
 
     Attributes:
-        number: the try's number: which call failed, from 1, or which delay.
+        number: the try's number, from 1: which call fails, or which delay is made.
         outcome: one of OUTCOMES.
-        title: the line that says best what happened: of the kernel's log, or a sentence.
+        title: what happened, in one line: a line of the kernel's log, or a sentence of kinst's.
         stack: where the call failed or the CPU waited: innermost function first, FUNCTION+OFFSET
             each.
         status: exit status of the command with the failure or the delay; None if it did not end.
-        second: exit status when the command was then run again, without the failure or the delay;
-            None if it did not end.
-        returned: the outermost function (see Returned) and the error that it returned, such as
-            "f: ENOMEM"; "" for none.
-        grown: objects that were not freed, by the name of their cache.
+        second: exit status of a second run of the command, without the failure or the delay; None
+            if it did not end.
+        returned: the outermost function (see Returned) and the error that it returned, such as "f:
+            ENOMEM"; "" for none.
+        grown: number of objects that were not freed, by the name of their cache.
         log: lines of the kernel's log.
         output: last lines of the command's output.
         seconds: how long the try took.
@@ -105,15 +105,15 @@ class Try:
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Try:
-        """Return the try whose to_json() these values are."""
+        """Make a try from the values that to_json() returned for it."""
         lists = ("stack", "log", "output")
         fields: dict[str, Any] = {k: tuple(v) if k in lists else v for k, v in values.items()}
         return cls(**fields)
 
 
 def complaints(lines: Iterable[str], signs: ConsoleSigns) -> list[tuple[str, str]]:
-    """Return (outcome, text) of each line by which the kernel reports a problem, worst first; equal
-    outcomes in the order of the lines."""
+    """Return (outcome, text) for each line in which the kernel reports a problem, sorted by
+    outcome, worst first."""
     found: list[tuple[str, str]] = []
     for line in lines:
         if match := signs.panic.search(line):
@@ -200,7 +200,8 @@ def classify(
 
 
 def _shown(log: Sequence[str], signs: ConsoleSigns) -> tuple[str, ...]:
-    """Return the lines of a log from its first problem on; all if none is reported."""
+    """Return the lines of a log from the first line that reports a problem, or from its start if no
+    line does; at most _MOST_LINES."""
     bad = (k for k, line in enumerate(log) if complaints([line], signs))
     start = next(bad, 0)
     return tuple(log[start : start + _MOST_LINES])
@@ -218,8 +219,8 @@ def _hang(run: str) -> str:
 def kept(one: GuestTry) -> dict[str, int]:
     """Return how many objects the first run of a try may have leaked, by the names of their caches.
 
-    A cache is in the result if the first run left more objects in it than the second run, and some
-    of them were still there after the second run.
+    In such a cache, the first run left more objects than the second run did, and the second run did
+    not free them all.
     """
     if one.status is None or one.second is None:
         return {}
@@ -231,14 +232,16 @@ def kept(one: GuestTry) -> dict[str, int]:
 
 
 def leaked(repeats: Sequence[GuestTry]) -> dict[str, int]:
-    """Return how many objects each repeat of a try has leaked, on average, by the names of their
+    """Return how many objects a try leaks each time it runs, on average, by the names of their
     caches.
 
-    Each repeat runs the command with the failure, and then without. A leak adds up: after n
-    repeats, a cache that leaks has at least n objects more than before, and the runs with the
-    failure have left at least n more objects than the runs without. A cache may also grow for
-    another reason, but then often only once, by many objects. So kept() must find objects of the
-    cache in all repeats, or in all but one.
+    Each repeat runs the command twice: with the failure, then without. A cache counts as leaking if
+    all of this is true after n repeats:
+
+    - It has at least n objects more than before.
+    - The runs with the failure have left at least n objects more in it than the runs without.
+    - kept() has found it in all repeats, or in all but one. This excludes a cache that grows only
+      once, by many objects, for another reason.
 
     Args:
         repeats: the repeats, one right after the other in the same guest.

@@ -1,5 +1,5 @@
-"""D programs of the tries: one text for all tries of a sweep, which the guest tells the number of
-the running try.
+"""D programs of the tries. One program serves all tries of a sweep: the guest tells it the number
+of the try that begins.
 
 Every record begins with a number that says what it is about (LISTED, FAILED, RETURNED, DELAYED).
 """
@@ -25,9 +25,9 @@ def injection_program(
 ) -> str:
     """Return a D program in which, in try n, the n-th call of a target function fails.
 
-    Only calls that a thread makes inside a function of `within` count. self->top is the thread's
-    stack pointer at the entry of the outermost such function; the return of this function clears
-    it. The thread is inside the function while its stack pointer is less than self->top.
+    A call counts only while its thread is inside a function of `within`. The program's variable
+    self->top tells this: it is the thread's stack pointer at the entry of the outermost such
+    function. The thread is inside while its stack pointer is less than self->top.
 
     Args:
         facts: how the guest tells the number of the running try.
@@ -66,15 +66,16 @@ def injection_program(
 def delay_program(
     facts: TrialFacts, function: str, offsets: Sequence[int], delays: Sequence[int], cpu: int
 ) -> str:
-    """Return a D program in which one CPU waits at one instruction of a function, the first
-    MOST_WAITS times that the CPU runs this instruction. In try n, the CPU waits for delays[(n - 1)
-    / len(offsets)], at offsets[(n - 1) % len(offsets)].
+    """Return a D program in which, in each try, one CPU waits at an instruction of a function.
+
+    The tries go through all offsets with the first delay, then through all offsets with the second
+    delay, and so on. In one try, the CPU waits at most MOST_WAITS times.
 
     Args:
         facts: how the guest tells the number of the running try.
         function: MODULE:FUNCTION.
         offsets: offsets of the instructions.
-        delays: nanoseconds.
+        delays: how long the CPU waits, in nanoseconds.
         cpu: number of the CPU.
     """
     count = len(offsets)

@@ -28,8 +28,8 @@ class Summary:
         program: D text of the tries.
         faults: outcomes that are faults.
         tries: the results, by number.
-        seconds: how long the sweep ran this time. If it continued an earlier sweep from a file of
-            results, the time of that sweep does not count.
+        seconds: how long the sweep ran this time, without the time of an earlier sweep that it
+            continues.
         ran: number of tries that ran in these seconds.
         unit: what a try is about: "call" or "delay".
     """

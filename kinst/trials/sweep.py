@@ -46,8 +46,8 @@ class Sweep(Protocol):
         program: D text of all tries.
         baseline: number of the try in which no call fails and no CPU waits.
         names: names of errors by number.
-        blames_status: whether a try in which the command fails is repeated, although that is no
-            fault of the kernel. A try with a fault is always repeated.
+        blames_status: whether a try is repeated if the command fails in it but the kernel shows no
+            fault. A try with a fault is repeated in any case.
         unit: what a try is about, for messages: "call", "delay".
     """
 
@@ -139,8 +139,8 @@ class Worker:
                 machine.close()
 
     def run(self, numbers: Sequence[int], expected: int | None, limit: int) -> GuestRun:
-        """Run tries in the guest, and return what happened. The machine is closed if the guest is
-        of no more use.
+        """Run tries in the guest, and return what happened. If the guest has hung or ended, close
+        the machine.
 
         Args:
             numbers: numbers of the tries.
@@ -168,14 +168,16 @@ class Worker:
         return run
 
     def baseline(self, limit: int) -> Baseline:
-        """Run the command without a failure, and return what happened.
+        """Run the command several times without a failure or delay, and return what happened.
 
         Args:
-            limit: seconds after which a command that has not ended counts as hung; 0 to choose
-                several times (TIMES) the seconds that the command takes in this baseline.
+            limit: seconds after which a command counts as hung. 0: in this call, FIRST_LIMIT; in
+                the returned Baseline, TIMES as long as the command has taken, but at least
+                LEAST_LIMIT.
 
         Raises:
-            KinstError: the command hangs, or does not end with the same status each time.
+            KinstError: the command hangs, or does not end with the same status each time; or
+                records were dropped.
         """
         number = self._sweep.baseline
         run = self.run([number, number], None, limit or FIRST_LIMIT)
