@@ -118,8 +118,9 @@ OF_THREAD = frozenset(("pid", "tid", "uid", "gid", "cpu", "curthread"))
 
 
 def may_be_pure(expr: typed.Expr) -> bool:
-    """Return whether the expression reads only registers, arguments, constants and the current
-    thread, as a pure expression must (snippets.py).  snippets.py may still find it impure.
+    """Return whether the expression reads nothing but registers, arguments, constants and the
+    current thread. Every pure expression does so (snippets.py), but not every such expression is
+    pure.
     """
     return all(
         isinstance(part, _PURE_NODES)
@@ -134,9 +135,9 @@ class Reads:
 
     Attributes:
         slots: numbers of frame slots.
-        caller: whether the clause reads `caller`. If so, it also reads one frame slot whose number
-            depends on the site and is in the site's descriptor (SITE_CFA_SLOT): the slot of the
-            register from which the return address is found.
+        caller: whether the clause reads `caller`. If so, it also reads the frame slot of the
+            register from which the return address is found. The slot's number depends on the site
+            and is in the site's descriptor (SITE_CFA_SLOT).
         arguments: numbers of the probe's arguments that the clause reads; the site's descriptor
             says where they are (SITE_ARGUMENTS).
     """

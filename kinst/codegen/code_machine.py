@@ -39,12 +39,12 @@ class CodeMachine:
 
     Attributes:
         name: name of the machine, for messages.
-        triple: LLVM's target triple; "" until the code is compiled if `host` is True.
+        triple: LLVM's target triple. If `host` is True, it is "" until the code is compiled.
         features: LLVM's target features.
-        host: whether the code runs in kinst's own process. If True, the code uses the host's slot
-            in scratch (its index is scratch.cpus) whatever CPU a probe fired on, and reads
-            built-ins from the CONTEXT_* words after the frame. Otherwise, it uses the slot of the
-            CPU that it runs on (the CPU's number), and reads built-ins as `builtins` says.
+        host: whether the code runs in kinst's own process. Such code uses the host's slot in
+            scratch (index scratch.cpus), and reads built-ins from the CONTEXT_* words after the
+            frame. Other code uses the slot of the CPU that it runs on, and reads built-ins as
+            `builtins` says.
         base: address of scratch, as the code sees it: in the traced kernel's address space or, if
             `host` is True, in that of kinst's process.
         scratch: layout of scratch memory.
@@ -77,10 +77,10 @@ class CodeMachine:
         unwinder: the kernel's function that unwinds stacks; None if the kernel has no such function
             that clauses can call.
         llvm_options: options of LLVM's command line.
-        user: functions that read and write the memory of the current process; on the host, they are
-            native code of kinst's process. None if no such functions are known.
-        parents: two offsets in the kernel's task structure: of the pointer to the parent's task,
-            and of the process id. (0, 0) if they are not known.
+        user: functions that read and write the memory of the current process; None if no such
+            functions are known. On the host, they are native code of kinst's process.
+        parents: two offsets in the kernel's task structure, for ppid: the offset of the pointer to
+            the parent's task, and the offset of the process id. (0, 0) if they are not known.
         symbols: address of each (module, name) that the program uses, in the running kernel.
         paths: the system's code generator for file paths; None if the kernel's structures are not
             known.
@@ -90,13 +90,12 @@ class CodeMachine:
             (pointer authentication).
         reserves: whether trampolines of the program write some records without a call. If so,
             clauses reserve the bytes of their records in STATE_RESERVED, as these trampolines do.
-        preemption: address of a u32 by which the kernel decides whether it may preempt a thread
-            that runs in the kernel: it does not while the u32 is 0 or 1. 0 instead of an address
-            means that this kernel never preempts such threads; None, that it may at any time.
-        saved_registers: (D name, offset) of each register in the registers that the kernel saves
-            when a CPU is interrupted.
-        samples: whether clauses also run when profile-N samples a CPU. If so, the program counter
-            is not in the site descriptor, since such a probe has no instruction.
+        preemption: when a thread that runs in the kernel may lose its CPU to another thread. An
+            address: not while the u32 at this address is 0 or 1. 0: never. None: at any time.
+        saved_registers: (D name, offset) of each register that the kernel saves when a CPU is
+            interrupted. The offset is from the start of the saved registers.
+        samples: whether clauses also run when profile-N samples a CPU. If so, code does not read
+            the program counter from the site descriptor: a sample has no site.
         interrupt_masks: for each level of interrupts, a mask of bits of builtins["interrupt"]; if
             any of these bits is set, the CPU handles an interrupt of that level.
         pin: how code finds a per-CPU counter of the kernel; while the counter is raised, the
@@ -161,8 +160,9 @@ class CodeMachine:
 
 
 def parents_of(facts: Facts | None) -> tuple[int, int]:
-    """Return two offsets in the kernel's task structure, by which ppid is read: of the pointer to
-    the parent's task, and of the process id.  (0, 0) if they are not known.
+    """Return the two offsets in the kernel's task structure by which ppid is read: the offset of
+    the pointer to the parent's task, and the offset of the process id. (0, 0) if they are not
+    known.
 
     Args:
         facts: what is known of the traced kernel; None if nothing is known of it.
@@ -226,8 +226,8 @@ def host_machine(
         base: address of scratch in kinst's process.
         nofault_read: native address of a callback that reads the target's memory.
         user: native functions that read and write user memory.
-        parents: offsets in the kernel's task structure of the pointer to the parent's task and of
-            the process id; (0, 0) if they are not known.
+        parents: two offsets in the kernel's task structure: the offset of the pointer to the
+            parent's task, and the offset of the process id; (0, 0) if they are not known.
         user_state: how code finds the user-mode registers of the current thread; None if that is
             not known.
         interrupt_masks: for each level of interrupts, a mask of bits of the word

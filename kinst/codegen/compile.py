@@ -48,18 +48,18 @@ class TargetCode:
         address: address in the target that the code was linked to.
         entry_offsets: offset of each entry function in `code`.
         slots: the frame slots that each entry function reads or may write.
-        caller: the entry functions that also read the frame slot whose number is in the site's
-            descriptor (SITE_CFA_SLOT), for the built-in variable `caller`.
+        caller: the entry functions that read `caller`. Each also reads the frame slot whose number
+            is in the site's descriptor (SITE_CFA_SLOT).
         arguments: numbers of the probe's arguments that each entry function reads; the site's
             descriptor says where they are.
         strings: the bytes of the strings area.
         trap_hook: offset in `code` of the function that the kernel's breakpoint handler calls.
         fault_hook: offset in `code` of the function that the kernel's exception table search calls.
         ir: LLVM assembly before optimisation, for --dump.
-        samplers: addresses of the functions that run an entry function with the registers that an
-            interrupt has saved, in the order of ProgramEntries.sampled.
-        choosers: addresses of the functions that run the entry function of only one of several
-            probes at a site, in the order of ProgramEntries.chosen.
+        samplers: addresses of the functions that the kernel calls when it samples a CPU, one for
+            each profile-N probe, in the order of ProgramEntries.sampled.
+        choosers: addresses of the functions that choose, at each hit, which of a site's probes
+            fires, in the order of ProgramEntries.chosen.
         raise_hook: offset in `code` of the function that sends signals; -1 if there is none.
         changes: what the clauses of each entry function may change in the traced function.
     """
@@ -155,9 +155,9 @@ class ProgramEntries:
         error_site: address of dtrace:::ERROR's site descriptor on this machine.
         sampled: (indexes of the clauses, address of the site descriptor) of each profile-N probe,
             which fires when the kernel samples a CPU.
-        chosen: for each site at which a number in memory (such as a system call's number) decides
-            which probe fires: the site's probes as (selection, indexes of the clauses, address of
-            the site descriptor).
+        chosen: the sites at which a number in memory (such as a system call's number) decides which
+            of several probes fires. Each site is a sequence of its probes: (selection, indexes of
+            the clauses, address of the site descriptor).
     """
 
     program: typed.TypedProgram
@@ -205,9 +205,8 @@ def _lower_entries(needed: ProgramEntries, machine: CodeMachine) -> tuple[str, b
 
 
 def _choosers(needed: ProgramEntries, unit: Unit, error: IrFunction) -> list[IrFunction]:
-    """Return LLVM functions for the sites where a number in memory decides which probe fires. Each
-    element of needed.chosen gets one function, which runs the entry function of the probe to which
-    a hit belongs.
+    """Return a function for each site in needed.chosen, where a number in memory decides which
+    probe fires. At a hit, the function runs the entry function of that probe.
 
     The list begins with the entry functions that these functions call. They are internal copies of
     the exported entry functions: LLVM would emit a relocation for a call of an exported function.

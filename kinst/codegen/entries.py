@@ -68,9 +68,9 @@ def write_entry(
 ) -> IrFunction:
     """Return the LLVM function entry(site, frame), which runs these clauses one after another.
 
-    In the target, the function does nothing if tracing is not active, and counts a drop if this CPU
-    is already in a clause (the probe fired in an NMI).  On the host, the caller checks both
-    conditions.
+    The function counts a drop and runs nothing if this CPU is already in a clause (the probe fired
+    in an NMI). In the target, it does nothing if tracing is not active. On the host, the caller
+    checks that tracing is active.
 
     Args:
         unit: the LLVM module under construction.
@@ -219,9 +219,9 @@ def write_error(unit: Unit, site: int, clauses: Sequence[typed.Clause]) -> IrFun
     """Return the LLVM function error(frame, cpu, epid, action << 8 | kind, value, time), which
     stores a fault in the CPU's state page and runs the clauses of dtrace:::ERROR.
 
-    `kind` and `value` describe the fault as in Faults.add().  `time` is the timestamp of the firing
-    that faulted, or 0 if this firing has not needed the time so far.  The function returns the
-    timestamp (0 if it was not needed here either), so that a firing reads the clock only once.
+    `kind` and `value` describe the fault as in Faults.add(). `time` is the timestamp of the firing
+    that faulted, or 0 if this firing has not read the clock. The function returns the timestamp
+    that the firing uses from then on, so that a firing reads the clock only once.
 
     Args:
         unit: the LLVM module under construction.

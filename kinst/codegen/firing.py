@@ -78,8 +78,8 @@ class Unit:
         """Begin an internal LLVM function with `params` i64 parameters, a result of `result` bits,
         and the machine's calling convention.
 
-        LLVM never inlines the function, so that its callers' hot path need not save the registers
-        that the function uses.
+        LLVM never inlines the function: its callers would have to save more registers, even on the
+        hot path, which does not call it.
         """
         values = tuple(IrValue(64, f"%a{i}") for i in range(params))
         return IrFunction(name, values, result, self.machine.convention, noinline=True)
@@ -123,9 +123,9 @@ class Firing:
         site: address of the site's descriptor.
         frame: address of the saved registers.
         cpu: number of the CPU on which the probe fired (D's `cpu`).
-        slot: index of the state page, ring and working memory in scratch that this firing uses. In
-            the target, the value is that of `cpu`: each CPU has its own. On the host, it is the
-            constant scratch.cpus: all clauses that kinst runs share the last slot.
+        slot: index of this firing's state page, ring and working memory in scratch. In the target,
+            each CPU has its own: the index is the value of `cpu`. On the host, all clauses use the
+            last one: the index is the constant scratch.cpus.
         state: address of the state page of this slot.
         time: the firing's timestamp in ns, 0 until it is first needed.
         faults: the checks of the clause under construction.
@@ -138,10 +138,9 @@ class Firing:
         this: the clause-local variables that are in registers, by index.
         entries: address of each thread-local variable's table entry, by the variable's index; 0
             until this firing has looked it up.
-        old: a stack with one value for each assignment whose code is being emitted; the last
-            belongs to the innermost assignment. An expression in an assignment that stands for the
-            variable's old value (typed.OldValue, typed.Before) or for the changed structure's
-            address (typed.BaseAddress) evaluates to the last value.
+        old: a stack of values for the assignments whose code is being emitted, the innermost
+            assignment last. The last value is the variable's old value (typed.OldValue,
+            typed.Before), or the address of the changed structure (typed.BaseAddress).
     """
 
     unit: Unit
@@ -266,9 +265,10 @@ def read_access(code: IrFunction, machine: CodeMachine, access: Access) -> Lower
 
 
 def _start(code: IrFunction, machine: CodeMachine, access: Access) -> IrValue:
-    """Emit LLVM IR of the first step of read_access(); return its result. If `access` has offsets,
-    the result is the address to which read_access() adds the first offset. Otherwise, it is the
-    value to read (for a string, its address).
+    """Emit LLVM IR of the first step of read_access(); return its result.
+
+    If `access` has offsets, the result is the address to which the first offset is added. If it has
+    none, the result is the value to read or, for a string, the string's address.
 
     Raises KinstError if kinst does not know how this machine reads per-CPU data or the current
     thread's address.

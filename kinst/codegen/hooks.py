@@ -1,13 +1,15 @@
 """LLVM IR of the functions that the kernel calls through hooks: in its breakpoint handler, in its
 exception table search, and in the interrupt that samples CPUs.
 
-The functions of the breakpoint handler and of the exception table search look an address up in a
-hash table in the traps area of scratch.  There are two tables.  The table of traps maps the address
-of each trap-planted instruction to its trampoline; the table of copies maps the address of each
-displaced instruction to the original instruction.  The area starts with a directory, which has for
-each table the u64 address of the entries, the u64 number of entries minus one, and a u64 shift;
-traps come first.  An entry is (u64 address, u64 value); address 0 marks a free entry.  An area of
-zeros is a valid, empty directory.
+The function of the breakpoint handler and that of the exception table search each look an address
+up in a hash table in the traps area of scratch:
+
+* The table of traps maps the address of each trap-planted instruction to its trampoline.
+* The table of copies maps the address of each displaced instruction to the original instruction.
+
+The area starts with a directory of the two tables, traps first.  For each table it has three u64:
+the address of the entries, the number of entries minus one, and a shift.  An entry is (u64 address,
+u64 value); address 0 marks a free entry.  An area of zeros is a valid directory of empty tables.
 
 Tested by tests/codegen/test_target_code.py.
 """
@@ -184,11 +186,10 @@ def write_chooser(machine: CodeMachine, name: str, probes: Sequence[Chosen]) -> 
     """Return the LLVM function NAME(site, frame), which runs the entry function of the probe that a
     hit belongs to, if there is one. The function ignores `site`.
 
-    A probe's selection (core/probe.py Selection) says where a number is in memory and for which
-    values of it a hit belongs to the probe. Probes whose selections differ only in `values` make a
-    group. For each group, the function loads the number and finds it among the values of the
-    group's probes by binary search, so that the time hardly depends on the number of probes. The
-    groups are searched one after another.
+    A probe's selection (core/probe.py Selection) says where a number is in memory. A hit belongs to
+    the probe if the number is one of the selection's values. Probes whose selections differ only in
+    `values` are found by one binary search, so that the time hardly depends on the number of
+    probes.
 
     Args:
         machine: the machine that runs the code.
@@ -224,8 +225,8 @@ def write_chooser(machine: CodeMachine, name: str, probes: Sequence[Chosen]) -> 
 def _search(
     code: IrFunction, number: IrValue, probes: Sequence[tuple[int, Chosen]], after: str
 ) -> None:
-    """Emit LLVM IR that compares a number with the values of probes, runs the entry function of the
-    probe that has this value, if there is one, and jumps to the label `after`.
+    """Emit LLVM IR of a binary search: run the entry function of the probe that has this number as
+    its value, if there is one, then jump to the label `after`.
 
     Args:
         number: the number, an i32.

@@ -2,11 +2,13 @@
 
 llvmlite takes a twelfth of a second to load, and LLVM a fortieth to compile a short program. If a
 program is traced again on an equal guest, its LLVM assembly is the same, addresses included, and
-the code comes from a file. The file has four parts: the SHA-256 of all bytes after it, the length
-of the next part, the names, offsets and sizes of the functions (JSON), and the code.
+the code comes from a file.
 
-The offset of the guest's clock is in the assembly, too. Rounding makes the offset differ by 1 ns
-from trace to trace, so one program may have a few such files.
+A file has four parts: the SHA-256 of the other three parts, the length of the third part, the
+names, offsets and sizes of the functions (JSON), and the code.
+
+One program may have a few such files: its assembly contains the offset of the guest's clock, which
+rounding makes differ by 1 ns from trace to trace.
 
 A file's name is the SHA-256 of everything that the code depends on: the assembly, the target, the
 options, LLVM's library, and the module that calls LLVM.

@@ -27,7 +27,7 @@ _REACH = 1 << 31  # exclusive end of the addresses that a sign-extended 32-bit o
 
 @dataclass(frozen=True, slots=True)
 class InlineRecord:
-    """A record that trampolines write themselves, for all sites of a clause.
+    """A record that a trampoline writes without calling an entry function.
 
     Attributes:
         addresses: the addresses that the trampoline needs for writing a record: of the ring, the
@@ -62,11 +62,12 @@ def record_shapes(
     machine: CodeMachine,
     isa: Isa,
 ) -> Mapping[tuple[Clauses, Arguments], InlineRecord]:
-    """Return the records that trampolines can write without a call. The keys are the clauses and
-    arguments of a probe; a probe that is not among the keys has no such record.
+    """Return the records that trampolines can write without a call, by the clauses and the
+    arguments of a probe. If these are not in the result, the probe has no such record.
 
-    A trampoline can write the record of a probe that has only one clause, if the clause records
-    only the time, the CPU, registers, arguments in registers and constants.
+    A trampoline can write a record if the probe has only one clause, and the clause records only
+    the time, the CPU, registers, arguments in registers and constants. The clause's predicate must
+    not read `cpu`.
 
     Args:
         layout: layout of the program's data.

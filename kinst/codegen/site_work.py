@@ -26,8 +26,8 @@ class Snippets:
     """The compiled snippets of a program.
 
     Attributes:
-        found: the snippets by what they compute: ("guard" or "index", the probe's clauses, where
-            its arguments are).  An expression that is not pure has no snippet.
+        found: the snippet for each purpose: ("guard" or "index", the probe's clauses, where its
+            arguments are). An expression that is not pure has no snippet.
     """
 
     found: Mapping[_Purpose, Snippet | None]
@@ -93,8 +93,8 @@ def snippets_of(
 def keyed_count(
     program: typed.TypedProgram, clauses: tuple[int, ...]
 ) -> typed.AggregateAction | None:
-    """Return the aggregating action of a probe that has one clause with this one action; None if
-    the probe has more clauses or actions, or another action.
+    """Return the aggregating action of a probe whose clauses do nothing else: one clause with one
+    action. Return None for any other probe.
 
     Args:
         clauses: indexes of the probe's clauses.
@@ -144,13 +144,14 @@ def counted(
 def own_keys(
     program: typed.TypedProgram, layout: ProgramLayout
 ) -> Callable[[int, Clauses], tuple[int, ...]]:
-    """Return a function that tells which entries a probe updates in tables of constant keys.
+    """Return a function that tells which entries of tables of constant keys belong to one probe.
 
     The function gets a probe's id and clauses, and returns one index for each aggregating action of
-    the clauses. An index tells which entry of the action's aggregation belongs to this probe,
-    because its keys depend on the probe (probefunc, id and so on). The index is -1 if the
-    aggregation has no such entry: all keys are literals, or the aggregation has a hash table. Two
-    probes do the same counting if they have equal clauses, equal arguments and equal indexes.
+    the clauses. It is the index of the entry whose keys depend on the probe (probefunc, id and so
+    on). It is -1 if there is no such entry: all keys are literals, or the aggregation has a hash
+    table.
+
+    Two probes do the same counting if they have equal clauses, equal arguments and equal indexes.
     """
     tables: dict[Clauses, tuple[int, ...]] = {}
     entries = layout.site_keys

@@ -5,17 +5,17 @@ A pure expression depends only on the registers at the site, on arguments of the
 and on the current thread, and can neither fault nor loop.  It may read the thread's task structure
 and credentials: they stay mapped while the thread runs, since only the thread itself replaces its
 credentials.  (ppid is not pure: another CPU may free the parent's structure unless interrupts are
-off.)  The value of a pure expression is the same if the thread is interrupted, or moves to another
-CPU, between two instructions of the snippet; only `cpu` is the CPU at the moment of reading.
+off.)  The thread may be interrupted in a snippet, and may move to another CPU: this changes the
+value of no pure expression, except for `cpu`, which is the CPU at the moment of reading.
 
 A guard is a pure predicate.  If a guard holds, the trampoline either calls the clause, which tests
 the whole predicate again, or increments a counter by one instruction.
 
-The LLVM function of a snippet begins and ends with inline assembly that has no instructions.  The
-first one has the registers at the site as its outputs, so LLVM takes their values from them.  The
-last one has the result as its input, so LLVM puts the result in a chosen register.  LLVM has no
-other way to name registers.  The function is naked and ends in `unreachable`: it saves nothing, and
-control continues after its last instruction.
+The LLVM function of a snippet begins and ends with inline assembly that has no instructions: LLVM
+has no other way to name registers.  The assembly at the start has the registers at the site as its
+outputs, so LLVM takes the values from these registers.  The assembly at the end has the result as
+its input, so LLVM puts the result in a chosen register.  The function is naked and ends in
+`unreachable`: it saves nothing, and control continues after its last instruction.
 """
 
 from __future__ import annotations
@@ -180,11 +180,11 @@ class _Writer:
         return self.code.icmp("ne", self.value(expr), 0)
 
     def word(self, expr: typed.Expr) -> tuple[IrValue, bool]:
-        """Emit LLVM IR for the truth value of an expression; return a 64-bit word and a flag.  If
-        the flag is False, the expression is true if the word is not zero; if the flag is True, the
-        expression is true if the word is zero.
+        """Emit LLVM IR for the truth value of an expression; return a 64-bit word and a flag. If
+        the flag is True, the word 0 means that the expression is true. If it is False, any other
+        word means that.
 
-        An equality becomes a difference, which many ISAs compute without changing flags.  Raises
+        An equality becomes a difference, which many ISAs compute without changing flags. Raises
         _ImpureError.
         """
         match expr:
@@ -250,8 +250,8 @@ class PureCode:
 
     Attributes:
         function: its LLVM function.
-        zero: whether the snippet's condition holds if the result word is 0; otherwise it holds if
-            the word is not 0.
+        zero: True if the result word 0 means that the snippet's condition holds; False if any other
+            word means that.
     """
 
     function: IrFunction

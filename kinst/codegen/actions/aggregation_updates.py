@@ -69,8 +69,8 @@ def _update_found(
     value: IrValue,
     weight: IrValue,
 ) -> None:
-    """Emit LLVM IR that updates the table entry that find_entry() returned, or counts a drop if the
-    result is 0 (the table has no room).
+    """Emit LLVM IR that updates the table entry that find_entry() returned. If find_entry()
+    returned 0, the table has no room, and the emitted code counts a drop.
 
     Args:
         entry: the result of find_entry(): the entry's address, with bit 0 set if the entry is new.
@@ -107,9 +107,11 @@ def _constant_entry(
     firing: Firing, action: typed.AggregateAction, layout: AggregationLayout, table: IrValue
 ) -> IrValue:
     """Emit LLVM IR that computes the address of the table entry that an action updates; return the
-    address.  Each key is a literal, or is constant at each probe (probefunc, id and so on).  If all
-    keys are literals, the entry's index is a constant in the code.  Otherwise, the index depends on
-    the probe, and the code loads it from the site's descriptor.
+    address.
+
+    The aggregation has a table of constant keys. If the action's keys are all literals, the entry's
+    index is a constant in the code. Otherwise, a key depends on the probe (probefunc, id and so
+    on), and the code loads the index from the site's descriptor.
     """
     code = firing.code
     keys = literal_keys(action.keys)
@@ -124,8 +126,9 @@ def _constant_entry(
 
 
 def _key(firing: Firing, key: typed.Expr) -> IrValue | Text | typed.Expr:
-    """Emit LLVM IR that evaluates a key; return its value.  If the key is stack(), sym() or the
-    like, return the expression itself, whose value store_data() writes directly to memory.
+    """Emit LLVM IR that evaluates a key; return its value. For stack(), sym() and the like, emit
+    nothing and return the expression: store_data() later emits code that writes its value to
+    memory.
     """
     return (
         key if isinstance(key, typed.RecordedStack | typed.RecordedSymbol) else lower(firing, key)
@@ -175,13 +178,14 @@ def _hash(code: IrFunction, keys: IrValue, size: IrValue) -> IrValue:
 
 
 def _find_entry(unit: Unit, name: str) -> IrFunction:
-    """Return the LLVM function find_entry(table, keys, key words, data words, entry size, mask).
-    `table` and `keys` are addresses, the next two parameters count 8-byte words, the entry size is
-    in bytes, and `mask` is the table's number of entries minus 1.
+    """Return the LLVM function find_entry(table, keys, key words, data words, entry size, mask),
+    which finds or makes the entry with these keys.
 
-    The function returns the address of the entry with these keys.  If there is no such entry, the
-    function makes one with zeros as data and returns its address plus 1.  It returns 0 if all
-    entries that may hold these keys (at most PROBE_LIMIT) belong to other keys.
+    The function returns the entry's address; plus 1 if the entry is new, with zeros as data. It
+    returns 0 if all entries that may hold these keys (at most PROBE_LIMIT) belong to other keys.
+
+    `table` and `keys` are addresses. The keys and the data have `key words` and `data words` words
+    of 8 bytes. The entry size is in bytes. `mask` is the table's number of entries minus 1.
     """
     code = unit.function(name, 6)
     table, keys, key_words, data_words, entry_size, mask = code.params
@@ -294,9 +298,8 @@ def _bucket(code: IrFunction, function: typed.AggFunction, value: IrValue) -> Ir
 def _quantize(code: IrFunction, value: IrValue) -> IrValue:
     """Emit LLVM IR that computes the bucket of quantize(); return its number.
 
-    If |value| has n bits, the bucket is 63 + n, or 63 - n for a negative value. The only value with
-    64 bits is -2**63. There is no bucket -1, so it goes to bucket 0, as negative values with 63
-    bits do.
+    If |value| has n bits, the bucket is 63 + n. For a negative value, it is 63 - n, but at least 0:
+    -2**63 has 64 bits, and goes to bucket 0 like the values with 63 bits.
     """
     negative = code.icmp("slt", value, 0)
     size = code.select(negative, code.op("sub", const(0), value), value)
@@ -319,9 +322,9 @@ def _lquantize(code: IrFunction, params: tuple[int, ...], value: IrValue) -> IrV
 def _llquantize(code: IrFunction, params: tuple[int, ...], value: IrValue) -> IrValue:
     """Emit LLVM IR that computes the bucket of llquantize(); return its number.
 
-    The code has no branches: for each order of magnitude (aggregation_tables.py magnitudes()), from
-    the highest to the lowest, a select takes the bucket in this order if the value is below the
-    order's end.
+    The code has no branches. It computes the bucket for each order of magnitude
+    (aggregation_tables.py magnitudes()), from the highest order to the lowest. If the value is
+    below the order's end, a select replaces the result by this bucket.
     """
     orders, above = magnitudes(params)
     if not orders:  # the lowest bound is above every 64-bit value

@@ -149,12 +149,12 @@ def reserve(firing: Firing, size: int, dropped: str) -> Reserved:
 
 
 def _reserves(firing: Firing) -> bool:
-    """Return whether a clause on this machine takes a record's bytes at STATE_RESERVED, the end of
-    all reserved bytes, instead of at STATE_HEAD, the end of the bytes that the consumer sees.
+    """Return whether a clause on this machine reserves a record's bytes from STATE_RESERVED on.
+    Otherwise, it reserves them from STATE_HEAD on.
 
-    The two differ if trampolines of the program also write records without a call. A trampoline
-    leaves interrupts on, so this probe may have fired in an interrupt while a trampoline on the
-    same CPU was in the middle of a record.
+    STATE_HEAD is the end of the bytes that the consumer may read. STATE_RESERVED is the end of all
+    reserved bytes. They differ while a trampoline writes a record without a call: trampolines leave
+    interrupts on, and a probe may fire in an interrupt in the middle of that record.
     """
     return firing.unit.machine.reserves and not firing.unit.machine.host
 

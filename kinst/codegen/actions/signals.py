@@ -61,12 +61,12 @@ def _unavailable(action: typed.Action, name: str, machine: CodeMachine) -> Kinst
 
 
 def write_raise_hook(machine: CodeMachine) -> IrFunction:
-    """Return the LLVM function raise_hook(work), which sends the signal of a raise() or stop().
-    The clause only queues the work; the kernel then calls this function in a separate interrupt
-    (Linux: irq_work).
+    """Return the LLVM function raise_hook(work), which sends the signal of a raise() or stop(). The
+    clause only queues work for the kernel, which calls this function later, in an interrupt (Linux:
+    irq_work).
 
-    `work` is the address of the kernel's structure for the work, which is in the state page at
-    STATE_RAISE.
+    `work` is the address of the kernel's structure for the queued work. The structure is in the
+    state page at STATE_RAISE.
     """
     work = IrValue(64, "%work")
     code = IrFunction(RAISE_HOOK, (work,), 64, "ccc", internal=False)

@@ -169,11 +169,11 @@ class DynamicTable:
 
         Args:
             first: number of the key's first bucket.
-            each: each(line, offset, tag, next) emits the code for one tag, which ends with a
-                branch.  `line` is the address of the bucket, `offset` the byte offset of the tag in
-                it, `next` the label of the code for the next tag.
-            after: after(line, further) emits the code after a bucket's last tag, which ends with a
-                branch; `further` is the label of the code for the next bucket.
+            each: each(line, offset, tag, next) emits the code for one tag; this code must end with
+                a branch. `line` is the address of the bucket, `offset` the tag's byte offset in the
+                bucket, `next` the label of the code for the next tag.
+            after: after(line, further) emits the code after a bucket's last tag; this code must end
+                with a branch. `further` is the label of the code for the next bucket.
             end: label to jump to after the last bucket.
         """
         code = self.code
@@ -426,7 +426,8 @@ def _claim(
         table: the table.
         tag: the tag of a LIVE entry with the key.
         first: number of the key's first bucket.
-        seen: variable in which the emitted code sets bit N for each tag in state N that it meets.
+        seen: variable that collects the states of the tags that are not free: the emitted code sets
+            bit N when it meets a tag in state N.
 
     Returns:
         The addresses of the claimed entry's tag and of the entry.

@@ -1,16 +1,19 @@
-"""Counters for the keys of aggregations, which a trampoline can find without a call.  One table for
-all CPUs says which key has which slot.  Each CPU has a counter for each slot; if the ISA can add
-atomically, all CPUs share one set of counters.
+"""Counters for the keys of aggregations, which a trampoline can find without a call. A table of
+slots, one for all CPUs, says which key has which slot. Each CPU has a counter for each slot; if the
+ISA can add atomically, all CPUs share one set of counters.
 
-The table has a word for each slot, 0 while the slot is free.  The word of a key is the key plus a
-constant, and the slot of a key is computed from its word.  A clause counts a key in the
-aggregation's hash table (in an entry function, with interrupts off). If the key's slot is free, the
-clause also stores the key's word in the slot, by compare-and-exchange.  The word in a slot never
-changes after that.  So if a trampoline finds its key's word in the slot, the slot's counter is the
-key's, at any time, on any CPU, interrupted or not.  The trampoline adds to the counter by one
-instruction, which reaches this CPU's counters from the per-CPU base.  A key whose slot belongs to
-another key is counted in the hash table.  The consumer adds the counter and the count in the hash
-table.
+A slot in the table is a word, 0 while the slot is free. A key's word is the key plus a constant,
+and a key's slot is computed from its word.
+
+A clause counts a key in the aggregation's hash table (in an entry function, with interrupts off).
+If the key's slot is free, the clause also stores the key's word in the slot, by
+compare-and-exchange. A word in a slot never changes. So a trampoline that finds its key's word in
+the slot may use the slot's counter, at any time and on any CPU, even if it is interrupted. The
+trampoline adds to the counter by one instruction, which finds this CPU's counters by the per-CPU
+base.
+
+A key whose slot belongs to another key is counted in the hash table only. The consumer adds a key's
+counter and its count in the hash table.
 
 Tested by tests/codegen/actions/test_aggregation_updates.py.
 """
@@ -52,9 +55,9 @@ def slot_offset(code: IrFunction, word: IrValue, slots: int) -> IrValue:
 def counter_of(
     code: IrFunction, key: IrValue, field: Field, slots: int, table: int, counters: int
 ) -> tuple[IrValue, IrValue]:
-    """Emit LLVM IR that looks up the counter of a key; return whether the key has a counter (an
-    i1), and where the counter is: its displacement from the per-CPU base or, if all CPUs share the
-    counters, its address.
+    """Emit LLVM IR that looks up the counter of a key; return two values. The first is an i1, 1 if
+    the key has a counter. The second says where the counter is: its displacement from the per-CPU
+    base or, if all CPUs share the counters, its address.
 
     Args:
         key: value of the key.

@@ -3,11 +3,10 @@ copies from and to the memory of the current process, and the check of the bytes
 write.
 
 The kernel's functions that copy from and to a process check the address on the kernel's side, and
-panic if it may not be copied from or to (CONFIG_HARDENED_USERCOPY: mm/usercopy.c). The check does
-not know scratch memory. On amd64 and riscv64 it computes the page of an address near the kernel's
-image by arithmetic; for an address in scratch it finds a wrong page, and may panic. But it always
-accepts an object in the stack frame of the calling function. So kinst copies everything through a
-buffer on the stack.
+panic if the check fails (CONFIG_HARDENED_USERCOPY: mm/usercopy.c). It may fail for an address in
+scratch: on amd64 and riscv64, the check computes the page of an address near the kernel's image by
+arithmetic, and gets a wrong page for scratch. It never fails for an object in the stack frame of
+the calling function. So kinst copies everything through a buffer on the stack.
 """
 
 from __future__ import annotations
@@ -44,12 +43,15 @@ def _write_read(unit: Unit, name: str) -> IrFunction:
 
 
 def target_address(firing: Firing, address: IrValue) -> IrValue:
-    """Emit LLVM IR that converts an address in scratch, as the code under construction sees it, to
-    the address of the same byte in the traced kernel; return that address.
+    """Emit LLVM IR that converts an address in scratch to the traced kernel's address of the same
+    byte; return that address.
 
-    Scratch is mapped in the traced kernel and in kinst's process, at different addresses.  D
+    Scratch is mapped in the traced kernel and in kinst's process, at different addresses. D
     programs only see the traced kernel's addresses: a pointer that BEGIN computes on the host is
     valid in a planted probe.
+
+    Args:
+        address: an address that is valid for the code under construction.
     """
     machine = firing.unit.machine
     apart = _apart(machine)
@@ -57,20 +59,20 @@ def target_address(firing: Firing, address: IrValue) -> IrValue:
 
 
 def _apart(machine: CodeMachine) -> int:
-    """Return the difference, modulo 2**64, of two addresses of scratch: its address in the traced
-    kernel minus its address as code for this machine sees it.  0 for code in the traced kernel.
+    """Return how far apart, modulo 2**64, the two addresses of scratch are: the address in the
+    traced kernel minus the address in kinst's process. 0 for code in the traced kernel.
     """
     start = machine.scratch.address
     return start - machine.base & MASK if machine.host and start else 0
 
 
 def local_address(unit: Unit, code: IrFunction, address: IrValue) -> IrValue:
-    """Emit LLVM IR that converts an address, as a D program has it, for use by the code under
-    construction; return the address.
+    """Emit LLVM IR that converts an address of a D program to one that the code under construction
+    can use; return the converted address.
 
-    A D program has addresses of the traced kernel.  In code for the host, an address in scratch
-    becomes the address at which kinst's process has mapped the same byte.  All other addresses,
-    and all addresses in code for the target, are returned unchanged.
+    D programs have addresses of the traced kernel. In code for the host, an address in scratch
+    becomes the address at which kinst's process has mapped the same byte. Nothing else changes:
+    neither other addresses, nor any address in code for the target.
     """
     machine = unit.machine
     apart = _apart(machine)
@@ -190,8 +192,10 @@ _Piece = Callable[[IrFunction, IrValue, IrValue, IrValue, IrValue], None]
 
 def _in_pieces(unit: Unit, name: str, piece: _Piece) -> IrFunction:
     """Return the LLVM function NAME(dst, src, size), which copies in pieces of at most BUFFER bytes
-    and returns 0 on success and another value on failure.  In code
-    for kinst's own machine that has no user memory to read, the function always fails.
+    and returns 0 on success and another value on failure.
+
+    In code for the host, the function always fails if kinst knows no functions that access user
+    memory (CodeMachine.user).
 
     Args:
         unit: the LLVM module under construction.
@@ -376,8 +380,8 @@ def writable(firing: Firing, address: IrValue, size: IrValue) -> IrValue:
 
 
 def _unwritable(firing: Firing, address: IrValue, size: IrValue) -> tuple[IrValue, IrValue]:
-    """Emit LLVM IR that tests the `size` bytes at an address; return the address as local_address()
-    converts it, and an i1, which is 1 if a clause may not write all of these bytes.
+    """Emit LLVM IR that tests whether a clause may write the `size` bytes at an address. Return the
+    address as local_address() converts it, and an i1, 1 if the clause may not write all of them.
 
     A clause may write its own alloca() memory and D variables that are not dynamic.
     """

@@ -46,10 +46,11 @@ class PathCode(Protocol):
         ...
 
     def write_path_in_mount(self, unit: Unit, name: str) -> IrFunction:
-        """Return the LLVM function path_in_mount(mount, entry, root, work, error). It does what the
-        function of write_path() does, for a directory entry in a mounted file system. `mount` and
-        `entry` are the addresses of the kernel's structures for the two; `entry` 0 means the
-        topmost directory of the mounted file system.
+        """Return the LLVM function path_in_mount(mount, entry, root, work, error), which does the
+        same as write_path()'s function for a directory entry in a mounted file system.
+
+        `mount` and `entry` are the addresses of the kernel's structures for the mounted file system
+        and for the directory entry. `entry` 0 means the topmost directory of the file system.
         """
         ...
 
@@ -65,8 +66,8 @@ def _text(firing: Firing, file: tuple[IrValue, ...], root: IrValue) -> Text:
     """Emit LLVM IR that makes the text of a path; return the text, at most strsize bytes.
 
     Args:
-        file: address of the kernel's structure for the path; or the addresses of its structures for
-            a mount and for a directory entry in it.
+        file: one address, of the kernel's structure for the path; or two addresses, of the kernel's
+            structures for a mount and for a directory entry in the mount.
         root: address of the kernel's structure for the directory that the text starts from; 0 means
             the topmost directory.
     """
@@ -124,13 +125,12 @@ def root_directory(firing: Firing) -> Lowered:
 
 
 def kernel_path(firing: Firing, *file: IrValue) -> Lowered:
-    """Emit LLVM IR that makes the text of the path to which a structure of the kernel belongs, from
-    the current process's root directory; return the text.  If the first address in `file` is 0, the
-    emitted code faults.
+    """Emit LLVM IR that makes the text of a path, which starts from the current process's root
+    directory; return the text. If the first address in `file` is 0, the emitted code faults.
 
     Args:
-        file: address of the kernel's structure for the path; or the addresses of its structures for
-            a mount and for a directory entry in it (PathCode.write_path_in_mount).
+        file: one address, of the kernel's structure for the path; or two addresses, of the kernel's
+            structures for a mount and for a directory entry in the mount.
     """
     code = firing.code
     firing.faults.add(code, code.icmp("eq", file[0], 0), FAULT_BADADDR, file[0])

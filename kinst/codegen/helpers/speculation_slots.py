@@ -29,15 +29,15 @@ def new_speculation(firing: Firing) -> IrValue:
 
 
 def speculation_word(firing: Firing, name: str, number: IrValue) -> IrValue:
-    """Emit LLVM IR that performs speculate(), commit() or discard(); return the number to record,
-    by which the consumer knows the speculation.
+    """Emit LLVM IR that performs speculate(), commit() or discard(); return the number to record.
 
-    D programs use slot numbers, which speculation() gives out again and again.  The recorded number
-    is different for each use of a slot (core/layout.py HEADER_NSPEC); 0 means no speculation.
+    The consumer knows the speculation by the recorded number, which is different for each use of a
+    slot (core/layout.py HEADER_NSPEC). D programs use slot numbers, which speculation() gives out
+    again and again. The recorded number 0 means no speculation.
 
-    A number above nspec faults as an illegal operation.  If the speculation of a speculate() does
-    not exist or has no room, the emitted code ends the clause: no later action runs and nothing is
-    recorded.
+    A slot number above nspec faults as an illegal operation. If the speculation of a speculate()
+    does not exist or has no room, the emitted code ends the clause: no later action runs and
+    nothing is recorded.
 
     Args:
         name: name of the action.

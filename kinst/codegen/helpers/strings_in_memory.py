@@ -119,8 +119,8 @@ def load_string(firing: Firing, address: IrValue, size: int, most: int = 0) -> T
 def _has_zero(code: IrFunction, word: IrValue) -> IrValue:
     """Emit LLVM IR that tests whether one of the eight bytes of a word is 0; return an i1.
 
-    The code subtracts 1 from each byte and looks for a byte whose top bit is set afterwards but was
-    clear before: only a 0 byte borrows like that.
+    The code subtracts 1 from each byte. If the word has a 0 byte, then and only then the
+    subtraction sets the top bit of some byte that did not have it set.
     """
     borrowed = code.op("sub", word, 0x0101010101010101)
     tops = code.op("and", code.op("xor", word, -1), 0x8080808080808080)
@@ -129,9 +129,8 @@ def _has_zero(code: IrFunction, word: IrValue) -> IrValue:
 
 def _copy_bounded(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function copy_bounded(dst, src, most, fill), which copies the bytes of a
-    string up to its NUL, but at most `most` bytes, and then stores a NUL. If fewer than `fill`
-    bytes are stored by then, the function adds NULs until `fill` bytes are stored. It reads only
-    the `most` bytes at src.
+    string before its NUL, but at most `most` bytes, and then stores a NUL. It adds further NULs
+    until it has stored `fill` bytes. It reads no more than the `most` bytes at src.
     """
     code = unit.function(name, 4, 0)
     dst, src, most, fill = code.params

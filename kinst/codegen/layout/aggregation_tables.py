@@ -160,10 +160,11 @@ def _constant_keys(
     """Return the entries for a table of constant keys, or None if the aggregation needs a hash
     table.
 
-    A table of constant keys is possible under two conditions. Every key is a literal, or is
-    constant at each probe (probefunc, id and so on). And each probe updates at most one entry whose
-    keys are not all literals, because a site descriptor has room for the index of one entry of each
-    aggregation. All probes share the entries whose keys are all literals.
+    A table of constant keys is possible under two conditions:
+    * Every key is a literal, or is constant at each probe (probefunc, id and so on).
+    * If keys depend on the probe, each probe updates only one entry with such keys: a site
+      descriptor has room for the index of one entry of each aggregation. Entries whose keys are all
+      literals do not count.
 
     Args:
         index: index of the aggregation.
@@ -212,11 +213,11 @@ def _constant_at_all(program: typed.TypedProgram, index: int) -> bool:
 def _key_bounds(
     program: typed.TypedProgram, probes: Sequence[Probed], index: int, keys: int
 ) -> list[int]:
-    """Return, for each key of an aggregation, the number of bytes (with NUL) of the longest string
+    """Return a bound for each key of an aggregation: the bytes (with NUL) of the longest string
     that any probe can store as this key.
 
-    A small bound saves time, since every byte of a key is hashed and compared.  The bound is 2**30,
-    which means no limit, if the key is not a constant at some probe, or is not a string.
+    A small bound saves time, since every byte of a key is hashed and compared. The bound is 2**30,
+    no limit, if the key is not a string, or is not constant at some probe.
 
     Args:
         index: index of the aggregation.
@@ -266,12 +267,12 @@ class EntryShape:
         return self.entries * self.entry_size
 
     def slots(self, program: typed.TypedProgram) -> int:
-        """Return the number of counter slots of the aggregation (AggregationLayout.slots).
+        """Return the number of counter slots of the aggregation (AggregationLayout.slots): SLOTS,
+        or 0 if trampolines cannot find the counters of its keys (helpers/key_slots.py).
 
-        The number is SLOTS if trampolines may find a key's counter without a call
-        (helpers/key_slots.py): the aggregation is a count() with one integer or pointer key, and in
-        at least one clause the update is the only action and its key may be pure. Otherwise, the
-        number is 0.
+        Trampolines can find them if the aggregation is a count() in a hash table with one integer
+        or pointer key. In addition, some clause must have an update of the aggregation as its only
+        action, with a key that may be pure.
         """
         types = self.aggregation.keys
         if self.constant or self.aggregation.function.name != "count" or len(types) != 1:
@@ -309,9 +310,9 @@ def entry_shapes(
     """Choose for each aggregation between a table of constant keys and a hash table; return the
     layout of each aggregation's entries, in order.
 
-    An aggregation whose keys are constants gets a table of constant keys if there is room.  If
-    there are hash tables too, tables of constant keys may take only half of the area.  While they
-    take more, the largest becomes a hash table, which holds only the entries that are used.
+    At first, every aggregation whose keys are constants gets a table of constant keys. These tables
+    may take the whole area or, if there are hash tables too, half of it. While they take more, the
+    largest of them becomes a hash table, which needs entries only for keys that occur.
 
     Args:
         agg_size: bytes of one half of one CPU's aggregation area.

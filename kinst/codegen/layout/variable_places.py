@@ -113,11 +113,11 @@ def memory_size(variable: typed.Variable, strsize: int) -> int:
 
 
 def element_size(variable: typed.Variable, strsize: int) -> int:
-    """Return the distance in bytes between two elements of a scalar array, which is also the size
-    of a variable that is no array.
+    """Return the distance in bytes between two elements of a scalar array. It is also the size of a
+    variable that is no array.
 
-    Strings begin at a multiple of 8, so that code can copy them by words.  The byte after a
-    string's strsize bytes is not 0 if the variable is NULL.
+    A string takes strsize bytes and one more byte, which is not 0 if the variable is NULL. The size
+    is rounded up to a multiple of 8, so that code can copy strings by words.
     """
     size = size_of(variable.type, strsize)
     return round_up(size + 1, 8) if isinstance(variable.type, StringType) else size

@@ -95,8 +95,9 @@ def number(firing: Firing, value: Lowered) -> IrValue:
 
 
 def pointer(firing: Firing, value: Lowered) -> IrValue:
-    """Return the address in an argument.  For a string, emit a copy to working memory first, so
-    that strsize bytes of it are readable in scratch.
+    """Return the address that an argument holds. For a string, emit a copy of the string to strsize
+    bytes of working memory, padded with zeros, and return the copy's address. So a subroutine can
+    read strsize bytes, even if the string is shorter.
     """
     if isinstance(value, Text):
         size = firing.unit.layout.strsize

@@ -60,9 +60,10 @@ def _fill_zeros(unit: Unit, name: str) -> IrFunction:
 
 @subroutine("string memstr(void *, char, size_t)")
 def memstr(firing: Firing, args: Args) -> Lowered:
-    """Emit LLVM IR of memstr(address, character, size); return a string of the `size` bytes at the
-    address in which the character replaces each 0.  As in FreeBSD, a NUL replaces the last byte,
-    and size 0 gives NULL.
+    """Emit LLVM IR of memstr(address, character, size); return a string.
+
+    The string has the `size` bytes at the address, with `character` in place of each 0. As in
+    FreeBSD, a NUL replaces the last byte, and size 0 gives NULL.
     """
     code = firing.code
     strsize = firing.unit.layout.strsize
@@ -92,8 +93,8 @@ def copyin(firing: Firing, args: Args) -> Lowered:
 
 
 def _end_text(firing: Firing, end: IrValue) -> None:
-    """Emit LLVM IR that stores a NUL after the last allocation if the arena has room, so that
-    stringof() ends there.
+    """Emit LLVM IR that stores a NUL after the last allocation, so that stringof() ends there. If
+    the alloca() arena has no room for the NUL, the code stores nothing.
 
     Args:
         end: address after the allocation.
@@ -139,9 +140,11 @@ def copyout(firing: Firing, args: Args) -> Lowered:
 
 
 def _write_out(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> None:
-    """Emit LLVM IR that copies bytes from scratch to the current process's memory or, if clauses
-    may write the kernel's memory and `to` is in the kernel's half of the address space, to the
-    kernel's memory. A bad address faults.
+    """Emit LLVM IR that copies bytes from scratch to the current process's memory. A bad address
+    faults.
+
+    If clauses may write the kernel's memory, and `to` is in the kernel's half of the address space,
+    the code copies to the kernel's memory instead.
     """
     code, machine = firing.code, firing.unit.machine
     if machine.host or not machine.nofault_write:

@@ -40,11 +40,11 @@ def _hex_digit(code: IrFunction, byte: IrValue) -> IrValue:
 
 
 def _skip(skipped: Callable[[IrFunction, IrValue], IrValue], unit: Unit, name: str) -> IrFunction:
-    """Return the LLVM function NAME(text, bound, at), which returns the index of the first byte,
-    from index `at` on, that fails a test.
+    """Return the LLVM function NAME(text, bound, at), which skips bytes from index `at` on as long
+    as they pass a test, and returns the index of the first byte that fails it.
 
     Args:
-        skipped: emits the test of a byte and returns an i1.
+        skipped: emits the test of a byte and returns an i1, 1 to skip the byte.
     """
     code = unit.function(name, 3)
     text, bound, start = code.params

@@ -31,8 +31,8 @@ _PLAIN, _SLASH, _SLASH_DOT, _SLASH_DOTS = range(4)
 
 
 class _Cleaner:
-    """Generator of cleanpath()'s loop, a state machine.  The state says which of the characters
-    "/", "/." or "/.." were read last and are not stored yet.
+    """Generator of cleanpath()'s loop, a state machine. The state says which characters were read
+    last and are not stored yet: none, "/", "/." or "/..".
     """
 
     def __init__(self, code: IrFunction, dst: IrValue, string: IrValue, bound: IrValue) -> None:
@@ -167,8 +167,8 @@ def _write_basename(unit: Unit, name: str) -> IrFunction:
 def _last_part(
     unit: Unit, code: IrFunction, string: IrValue, bound: IrValue
 ) -> tuple[IrValue, IrValue]:
-    """Emit LLVM IR that finds a path's last component; return the index after the component and the
-    index of its start.  The first is 0 if the path has no component.
+    """Emit LLVM IR that finds a path's last component; return two indexes: the one after the
+    component, and the one of the component's first byte. Both are 0 if the path has no component.
     """
     at = code.local(64)
     code.set(at, code.call(unit.helper("length", write_length), (string, bound)))

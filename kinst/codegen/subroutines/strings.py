@@ -120,11 +120,11 @@ def _write_search(last: bool, unit: Unit, name: str) -> IrFunction:
     the same parameters.
 
     index() returns the first index, from `start` on, at which `part` is in the string; -1 if there
-    is none. A negative `start` counts as 0. If `start` is after the end, index() finds only an
-    empty part, at the string's end.
+    is none. A negative `start` counts as 0. If `start` is not before the string's end, only an
+    empty part is found, at the string's end.
 
-    rindex() returns the last index up to `start`; -1 if there is none. If `start` is negative,
-    rindex() finds only an empty part, at index 0 (as in Perl).
+    rindex() returns the last such index up to `start`; -1 if there is none. If `start` is negative,
+    only an empty part is found, at index 0 (as in Perl).
 
     Args:
         last: whether the function is rindex().
@@ -236,9 +236,9 @@ def _write_strtok(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function strtok(dst, size, string, bound, delimiters, their bound, map),
     which stores the string's first token at dst, or "" if the string has no token.
 
-    The function returns the index in the string after the token and one delimiter, where the caller
-    continues for the next token; -1 if the token ends at the string's end. `map` is the address of
-    32 bytes of working memory, in which the function sets one bit for each delimiter.
+    The function returns the index of the byte after the token and one delimiter: the caller looks
+    for the next token from there. It returns -1 if the token ends at the string's end. `map` is the
+    address of 32 bytes of working memory, in which the function sets one bit for each delimiter.
     """
     code = unit.function(name, 7)
     dst, size, string, bound, delimiters, their_bound, bits = code.params

@@ -230,8 +230,9 @@ def _caller(firing: Firing) -> IrValue:
     """Emit LLVM IR that finds the return address of the traced function by the site's CFA rule;
     return the address, or 0 if the site has no rule.
 
-    Loads relative to the stack pointer are direct.  Another base register may hold any value, so
-    the load is a no-fault read.
+    The rule gives a register and offsets from its value. If the register is the stack pointer, the
+    code loads the return address directly. Any other register may hold any value, so the code then
+    uses a no-fault read.
     """
     code = firing.code
     slot = code.load(32, code.add(firing.site, SITE_CFA_SLOT))
@@ -346,9 +347,9 @@ def _usermode(firing: Firing) -> IrValue:
 def _process_text(firing: Firing, name: str) -> Lowered:
     """Emit LLVM IR that makes the value of cwd, execargs or root; return it.
 
-    In a clause that runs for kinst's own process, the variable's CONTEXT_* word has the address of
-    the value, a string that kinst has stored.  If this word is 0, and in the target, the value is
-    that of the current thread's process in the traced kernel.
+    In the target, the value is that of the current thread's process. On the host, the variable's
+    CONTEXT_* word is the address of the value, if the clause runs for kinst's own process. If the
+    word is 0, the value is that of the current thread's process in the traced kernel.
 
     Args:
         name: name of the built-in variable.

@@ -107,11 +107,11 @@ def _thread(firing: Firing) -> IrValue:
 
 
 def _kept(firing: Firing, variable: typed.Variable) -> IrLocal | None:
-    """Return the LLVM local variable that remembers, during a firing, the address of the table
-    entry of a thread-local variable self->x; it is 0 until the entry is found.
+    """Return the LLVM local variable in which a firing remembers the address of the table entry of
+    self->x; it is 0 until the entry is found.
 
-    None for arrays, which have many entries, and for variables that are not thread-local, since
-    other threads can free their entries.
+    Return None for arrays, which have many entries, and for variables that are not thread-local,
+    whose entries other threads can free.
     """
     if variable.scope != "self" or variable.keys or variable.length:
         return None
@@ -127,7 +127,8 @@ def _find(
     call: Callable[[Firing, DynamicLayout, IrValue], IrValue],
 ) -> IrValue:
     """Emit LLVM IR that finds a dynamic variable's entry; return the entry's address, or 0 if the
-    variable has no entry.  If other threads cannot free the entry, a firing looks it up only once.
+    variable has no entry. A firing remembers the entry of a thread-local variable self->x, and does
+    not search for it again (_kept()).
 
     Args:
         keys: values of the keys.
@@ -172,8 +173,8 @@ def _layout(firing: Firing, variable: typed.Variable) -> DynamicLayout:
 def _key(
     firing: Firing, variable: typed.Variable, layout: DynamicLayout, keys: Sequence[Lowered]
 ) -> IrValue:
-    """Emit LLVM IR that joins the values of a dynamic variable's keys to the key in its hash table;
-    return the joined key if it is one word, else its address in working memory.
+    """Emit LLVM IR that makes the key in a dynamic variable's hash table from the values of the
+    variable's keys. Return the key if it is one word, else its address in working memory.
 
     Args:
         keys: values of the keys.
@@ -234,8 +235,10 @@ def read_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lowere
 
 def element_to_change(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> IrValue:
     """Emit LLVM IR that finds or makes a dynamic variable's entry for a structure; return the
-    structure's address.  A new structure is all zeros.  If there is no room, the code counts a
-    drop, and the address is that of unused memory.
+    structure's address. A new structure is all zeros.
+
+    If the table has no room, the code counts a drop and returns the address of working memory, so
+    that the change is lost.
 
     Args:
         keys: values of the keys.

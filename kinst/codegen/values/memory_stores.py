@@ -141,9 +141,11 @@ def snapshot(firing: Firing, expr: TranslatedStruct, lower: Lower) -> Lowered:
 
 
 def _base(firing: Firing, expr: Store, lower: Lower) -> IrValue | None:
-    """Emit LLVM IR that computes the start of the structure or array, a D variable, that a store
-    names (s.x = 1, a[2] = 1); return this address.  For a dynamic variable, it is the address of
-    the value in the table entry.  Return None if the store is through a pointer (*p = 1, p->x = 1).
+    """Emit LLVM IR that computes the address of the D variable, a structure or an array, in which a
+    store changes a part (s.x = 1, a[2] = 1); return this address. For a dynamic variable, it is the
+    address of the value in the table entry.
+
+    Return None if the store is through a pointer (*p = 1, p->x = 1).
     """
     if expr.variable is None:
         return None
@@ -180,8 +182,8 @@ def _check(
     address as local_address() converts it.
 
     Args:
-        base: result of _base().  If it is an address, the bytes must be within the variable that
-            begins there.  If it is None, they must be memory that any clause may write.
+        base: result of _base(): the address of the variable in which all bytes must be; None if
+            they may be in any memory that clauses may write.
     """
     if expr.variable is None or base is None:
         return writable(firing, address, const(size))

@@ -119,12 +119,12 @@ VARIABLE_NODES = (
 
 
 def lower_variable(firing: Firing, expr: typed.Expr, lower: Lower, nullable: Lower) -> Lowered:
-    """Emit LLVM IR of a GlobalRead, Assign, Step, KeyedRead, KeyedAssign, KeyedStep or OldValue;
-    return its value, which may be a NULL string.
+    """Emit LLVM IR of an expression that reads or changes a variable; return its value, which may
+    be a NULL string.
 
     Args:
         firing: the firing.
-        expr: the expression.
+        expr: a GlobalRead, Assign, Step, KeyedRead, KeyedAssign, KeyedStep or OldValue.
         lower: emits the code of a key.
         nullable: emits the code of an assigned value, which may be NULL.
     """
