@@ -1,8 +1,9 @@
 """Child processes that die with kinst, and their byte streams.
 
-A child asks the kernel for a signal at its parent's death (prctl(2), PR_SET_PDEATHSIG). Its memory
-(memory.py) and its streams (sockets.py) are inherited descriptors, not named files. So kill -9 of
-kinst leaves nothing on the host."""
+Even kill -9 of kinst leaves nothing on the host: the kernel kills each child when its parent dies
+(prctl(2), PR_SET_PDEATHSIG), and a child's memory (memory.py) and streams (sockets.py) are
+inherited descriptors, not named files.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +52,9 @@ _T = TypeVar("_T")
 class _Spawner:
     """A thread that starts child processes and lives as long as this process.
 
-    PR_SET_PDEATHSIG acts when the thread that forked ends: a child of a short-lived thread would be
-    killed with that thread."""
+    The kernel kills a child when the thread that forked it ends (PR_SET_PDEATHSIG). So a
+    short-lived thread must not fork children.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -114,11 +116,12 @@ class _FilterProgram(ctypes.Structure):
 
 
 def _ignore_setgroups() -> None:
-    """Make setgroups(2) do nothing and report success, in this process and its children, from now
-    on. This is for programs that insist on changing their groups, which only root can do.
+    """Make setgroups(2) do nothing and report success, from now on, in this process and its
+    children.
 
-    The code is a filter of system calls (seccomp(2)): load the number of the system call; if it is
-    setgroups, return errno 0; otherwise let the call through."""
+    Some programs insist on changing their groups, which only root can do. A filter of system calls
+    (seccomp(2)) answers setgroups with success, and lets all other calls through.
+    """
     number = _SETGROUPS.get(os.uname().machine, _GENERIC_SETGROUPS)
     instructions = (
         (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000), (0x06, 0, 0, 0x7FFF0000),
@@ -173,7 +176,8 @@ class Child:
             argv: program and arguments.
             inherit: file descriptors that the child keeps.
             stderr: file descriptor for the child's standard error.
-            keeps_groups: whether setgroups(2) does nothing in the child and reports success.
+            keeps_groups: whether the child keeps its groups: setgroups(2) then does nothing in it,
+                and reports success.
 
         Raises:
             TargetError: the process cannot be started.
@@ -205,8 +209,10 @@ class Pump:
     """A thread that reads several streams into a queue as data arrives, so that a sender never has
     to wait for kinst.
 
-    The argument `last` is the name of one of the streams. Its data is queued after all data that
-    arrived before it on the other streams.
+    Args:
+        streams: the streams, by name.
+        last: name of the stream whose data is queued last: after all data that arrived before it on
+            the other streams.
     """
 
     def __init__(self, streams: Mapping[str, socket.socket], last: str) -> None:

@@ -32,9 +32,9 @@ class Channel:
     def send(self, value: object, descriptor: int = -1) -> None:
         """Send a message, with a file descriptor if `descriptor` is not -1.
 
-        If sending is interrupted (by a signal, or too little memory), the stream is shut down.
-        Otherwise the peer would take the start of the next message for the rest of this message,
-        and wait forever.
+        If the message can be sent only in part (because of a signal, or too little memory), the
+        stream is shut down. Otherwise the other end would take the next message for the missing
+        part.
 
         Raises:
             OSError: the other end is closed.
@@ -112,7 +112,7 @@ class Companion:
     def tell(self, *message: object) -> None:
         """Send the companion a message that needs no answer.
 
-        After this call the message will arrive, even if kinst ends directly after it.
+        The message arrives even if kinst ends directly after this call.
 
         Raises:
             TargetError: the companion has ended.
@@ -153,9 +153,10 @@ def _be_companion(
 ) -> None:
     """Run the companion in the forked child: serve requests, then exit. Never returns.
 
-    The child starts a new session, so that Ctrl-C reaches only kinst, and closes every file that it
-    does not need: the reader of a pipe to which kinst writes must see the end of the pipe when
-    kinst ends."""
+    The child starts a new session, so that Ctrl-C reaches only kinst. It closes every file that it
+    does not need. Otherwise, if kinst writes to a pipe and ends, the reader of the pipe would not
+    see its end.
+    """
     status = 1
     try:
         os.setsid()

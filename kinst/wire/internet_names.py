@@ -11,9 +11,8 @@ from functools import lru_cache
 
 @lru_cache(maxsize=4096)
 def host_name(address: str) -> str:
-    """Return the name of the host with an address of IPv4 or IPv6; the text itself if the address
-    has no name, or if the text is no address. A question to a name server may take seconds.
-    """
+    """Return the name of the host with an address of IPv4 or IPv6. If the address has no name or is
+    not valid, return `address`. A question to a name server may take seconds."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         socket.inet_pton(family, address)

@@ -75,8 +75,8 @@ class SharedMemory:
         return f"/proc/self/fd/{self.fd}"
 
     def extents(self) -> list[tuple[int, int]]:
-        """Return (offset, bytes) of the parts of the memory that are not holes, ascending. The rest
-        is zero (lseek(2), SEEK_DATA)."""
+        """Return (offset, bytes) of each part of the memory that has data, ascending (lseek(2),
+        SEEK_DATA). All memory outside of these parts is zero."""
         extents, at = [], 0
         while at < self.size:
             try:
@@ -147,9 +147,10 @@ class ForeignMemory:
 class DeviceMemory:
     """The first bytes of a device's file, mapped shared and writable until close().
 
-    After close(), existing views show zeros. mmap.mmap would not do: it cannot be closed while a
-    view exists, and keeps the file open until then, so a driver that waits for its last user would
-    wait for Python's garbage collector."""
+    close() unmaps the file at once; views that still exist then show zeros. mmap.mmap cannot do
+    this: it keeps the file open as long as a view exists, and a driver that waits for its last user
+    would wait for Python's garbage collector.
+    """
 
     def __init__(self, fd: int, size: int) -> None:
         """Map the first `size` bytes of a device's file. Raises OSError."""
@@ -163,8 +164,9 @@ class DeviceMemory:
     def close(self) -> None:
         """Unmap the device's file. Safe to call twice.
 
-        Anonymous memory replaces the mapping, and is never unmapped, because views may still
-        exist."""
+        Anonymous memory takes the place of the file, and stays mapped for ever, because views may
+        still exist.
+        """
         if self._open:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE | _MAP_FIXED
             _map(self._address, self._size, flags, -1)
@@ -203,8 +205,8 @@ def discard(view: memoryview) -> None:
 def trim_heap() -> None:
     """Make the C library return freed memory to the host's kernel (malloc_trim(3)).
 
-    The library could return memory at each free(), but every large allocation would then need new
-    pages: planning 40,000 sites took twice the time.
+    The library can also be set to return memory at each free(). This is slow, since each large
+    allocation then needs new pages: planning 40,000 sites took twice the time.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

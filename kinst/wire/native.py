@@ -18,13 +18,14 @@ FAILED = -14  # what the callback returns for bytes that cannot be read, as the 
 
 @dataclass(frozen=True, slots=True)
 class NativeRead:
-    """A C function (dst, src, size) -> 0 or an error, which copies memory by calling Python.
+    """A C function (dst, src, size) that copies memory by calling a Python function. It returns 0,
+    or FAILED for memory that cannot be read or written.
 
-    It reads the machine's memory (native_read()) or writes it (native_write()).
+    native_read() and native_write() make such functions.
 
     Attributes:
-        address: address of the function; valid while this object exists.
-        keep: the ctypes function; the C function exists as long as it does.
+        address: address of the C function; valid while this object exists.
+        keep: the ctypes object that keeps the C function in existence.
     """
 
     address: int
@@ -32,12 +33,12 @@ class NativeRead:
 
 
 def native_read(read: Callable[[int, int], bytes | None]) -> NativeRead:
-    """Return a C function (dst, src, size) -> 0 or an error. It calls the Python function `read`
-    for `size` bytes at `src`, and stores them at `dst`, an address in this process.
+    """Return a C function (dst, src, size) that reads the machine's memory: `size` bytes at the
+    machine's address `src`, to the address `dst` of this process.
 
     Args:
-        read: (address, size) -> bytes, or None for a bad address. An exception counts as a bad
-            address, since it cannot pass through native code.
+        read: the Python function that reads: (address, size) -> bytes, or None for a bad address.
+            An exception counts as a bad address, since it cannot pass through native code.
     """
 
     def callback(dst: int, src: int, size: int) -> int:
@@ -55,12 +56,12 @@ def native_read(read: Callable[[int, int], bytes | None]) -> NativeRead:
 
 
 def native_write(write: Callable[[int, bytes], bool]) -> NativeRead:
-    """Return a C function (dst, src, size) -> 0 or an error. It takes `size` bytes at `src`, an
-    address in this process, and calls the Python function `write` to write them at `dst`.
+    """Return a C function (dst, src, size) that writes the machine's memory: `size` bytes from the
+    address `src` of this process, to the machine's address `dst`.
 
     Args:
-        write: (address, bytes) -> whether they could be written. An exception counts as False,
-            since it cannot pass through native code.
+        write: the Python function that writes: (address, bytes) -> whether it has written them. An
+            exception counts as False, since it cannot pass through native code.
     """
 
     def callback(dst: int, src: int, size: int) -> int:
@@ -81,8 +82,9 @@ def entry(address: int) -> Callable[[int, int], None]:
 def address_of(buffer: memoryview | bytearray) -> int:
     """Return the native address of the first byte of a writable buffer.
 
-    The caller must keep the buffer alive, and must not resize a bytearray or close a mapping, as
-    long as native code uses the address: the buffer is exported only during this call."""
+    As long as native code uses the address, the caller must keep the buffer alive, and must not
+    resize a bytearray or close a mapping. Python does not prevent it.
+    """
     view = (ctypes.c_char * 0).from_buffer(buffer)
     return ctypes.addressof(view)
 

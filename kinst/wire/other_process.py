@@ -60,8 +60,8 @@ def process_ids() -> list[int]:
 
 
 class OtherProcess:
-    """Another process of the host, by its id. Every method raises TargetError if the process has
-    ended, unless the method's docstring says what it returns then."""
+    """Another process of the host, by its id. If the process has ended, methods raise TargetError,
+    except those that say otherwise."""
 
     def __init__(self, pid: int) -> None:
         """Check that the process exists. Raises TargetError if it does not."""
@@ -84,7 +84,7 @@ class OtherProcess:
 
     @property
     def program(self) -> str:
-        """The file name of the process's program, without folders; "" if it cannot be read, or if
+        """The name of the process's program file, without folders; "" if it cannot be read, or if
         the process has ended."""
         try:
             path = os.readlink(f"/proc/{self.pid}/exe")
@@ -94,9 +94,9 @@ class OtherProcess:
 
     @property
     def file(self) -> str:
-        """A path at which the process's program can be opened: the program's own path or, if the
-        program has been replaced or deleted since, the path of the kernel's link to it. Raises
-        TargetError if the program is not readable."""
+        """A path at which the process's program can be opened. It is the program's own path or, if
+        another file is there now, the path of the kernel's link to the program. Raises TargetError
+        if the program is not readable."""
         link = f"/proc/{self.pid}/exe"
         try:
             path, there = os.readlink(link), os.stat(link)
@@ -140,8 +140,8 @@ class OtherProcess:
         return self._scheduled(1)
 
     def _scheduled(self, column: int) -> int:
-        """Return a number of /proc/PID/task/TID/schedstat, given by its index, added up for all
-        threads but the first."""
+        """Return the sum of one column of /proc/PID/task/TID/schedstat over all threads but the
+        first."""
         total = 0
         for thread in os.listdir(f"/proc/{self.pid}/task"):
             if int(thread) != self.pid:
@@ -182,8 +182,8 @@ class OtherProcess:
         return None
 
     def page_size(self, mapping: Mapping) -> int:
-        """Return the size of a mapping's pages in bytes: that of huge pages if the mapped file is
-        in a hugetlbfs, otherwise PAGE (4096)."""
+        """Return the size of a mapping's pages in bytes: the size of a huge page if the mapped file
+        is in a hugetlbfs, otherwise PAGE (4096)."""
         number = self.descriptor_of(mapping) if mapping.inode else None
         if number is None:
             return PAGE
@@ -223,9 +223,9 @@ class OtherProcess:
     # Memory.
 
     def resident(self, start: int, end: int) -> Iterator[bytes]:
-        """Yield the contents of those pages of [start, end) that exist in memory or swap, in
-        address order, in pieces of at most 16 MB. Reading any other page would make the kernel
-        allocate it (proc(5), pagemap)."""
+        """Yield the contents of the pages of [start, end) that exist in memory or swap, in address
+        order, in pieces of at most 16 MB. Pages that do not exist are not read, since the kernel
+        would then allocate them (proc(5), pagemap)."""
         with open(f"/proc/{self.pid}/pagemap", "rb", buffering=0) as pagemap:
             for low in range(start, end, _PIECE):
                 pages = (min(end, low + _PIECE) - low) // PAGE

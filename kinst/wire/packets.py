@@ -73,8 +73,7 @@ def parse_stop(packet: bytes) -> StopReply:
 
 
 def unhex(reply: bytes) -> bytes:
-    """Return the bytes that pairs of hexadecimal digits stand for; b"" if the reply is anything
-    else."""
+    """Return the bytes of a reply in hexadecimal; b"" if the reply is not hexadecimal."""
     if len(reply) % 2:
         return b""
     try:

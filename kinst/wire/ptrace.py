@@ -177,9 +177,8 @@ class InjectedCalls:
         self._process.write(self._stack, data)
 
     def _stopped(self) -> None:
-        """Wait until the other process's thread has stopped for PTRACE_INTERRUPT. It stops before
-        its next instruction, at the point where the kernel decides whether to restart a system
-        call."""
+        """Wait until the other process's thread has stopped because of PTRACE_INTERRUPT. Where the
+        thread then is, the kernel has not yet decided whether to restart a system call."""
         while (status := self._wait()) >> 16 != _STOP:
             self._note(os.WSTOPSIG(status))
             ptrace_request(_CONTINUE, self._pid)
@@ -207,8 +206,8 @@ class InjectedCalls:
         return status
 
     def _note(self, number: int) -> None:
-        """Store the number of a signal that arrived while the other process's thread was stopped,
-        for let_go() to deliver the signal."""
+        """Store the number of a signal that the other process's thread has got meanwhile. let_go()
+        delivers it."""
         if number not in (signal.SIGTRAP, signal.SIGSTOP, _AT_CALL):
             self._signals.append(number)
 
@@ -220,7 +219,7 @@ class InjectedCalls:
 
     def _syscall_instruction(self) -> int:
         """Return the address of a syscall instruction in the other process: in the vdso (vdso(7))
-        or, if there is none, directly before its thread's program counter."""
+        or, if there is none, directly before the stopped thread's program counter."""
         found = syscall_instruction(self._process)
         if found is not None:
             return found

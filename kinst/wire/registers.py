@@ -152,8 +152,8 @@ class Registers(Mapping[str, int]):
         Args:
             thread: the stub's name of the CPU.
             values: the values that have been read, by register name.
-            asked: descriptions of the registers that the g packet left out, by name; each of these
-                registers is read when it is looked up.
+            asked: registers that are read only when they are looked up, since the g packet left
+                them out: their descriptions, by name.
         """
         self._rsp = rsp
         self._thread = thread
@@ -242,9 +242,8 @@ class RegisterFile:
 
         Args:
             thread: the stub's name of the CPU.
-            name: name of another register, which is described and has the same size.
-            distance: what to add to the number of the register `name` to get the number of the
-                register to rewrite.
+            name: name of another register of the same size, which the stub's description has.
+            distance: number of the register to rewrite, minus the number of the register `name`.
         """
         like = next((r for r in self._integers if r.name == name), None)
         if like is None:

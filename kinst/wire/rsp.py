@@ -94,8 +94,9 @@ def greets(sock: socket.socket, seconds: float) -> bool:
     """Ask the stub on a new connection why the machine is stopped, and return whether it answers
     within `seconds`.
 
-    QEMU stops the machine for a new connection. As long as QEMU has another client, it does not
-    accept the connection, and no answer comes."""
+    QEMU stops the machine for a new connection. If it has another client, QEMU does not answer
+    until that client is gone.
+    """
     sock.sendall(_END_OF_ANY + frame(b"?"))
     return bool(wait_until_ready([sock], seconds=seconds)[0])
 
@@ -141,8 +142,8 @@ class Rsp:
 
     @classmethod
     def adopted(cls, descriptor: int, agreed: Agreed) -> Rsp:
-        """Return a client of a GDB stub for a connection that another process has made and does not
-        use at the moment.
+        """Return a client for a connection to a GDB stub that another process has made. The other
+        process must not use the connection at the same time.
 
         Nothing is sent, so the machine may be running.
 
@@ -170,12 +171,12 @@ class Rsp:
         return Rsp(self._sock)
 
     def taken_over(self) -> Rsp:
-        """Take over the connection to a GDB stub after the process that used it has ended, or after
-        an error. The last packet on it may be incomplete. Return a new client that uses the same
-        connection.
+        """Take over the connection to a GDB stub whose user has ended or has failed, perhaps in the
+        middle of a packet. Return a new client that uses the same connection.
 
-        The machine is stopped afterwards, and clear_breakpoints() has removed the breakpoints of
-        all CPUs. To end an unfinished packet, kinst sends bytes that a stub otherwise ignores."""
+        Afterwards the machine is stopped and has no breakpoints. To end an unfinished packet, kinst
+        sends bytes that a stub otherwise ignores.
+        """
         sock = self._sock
         sock.setblocking(True)
         sock.sendall(b"\x03")
@@ -373,8 +374,8 @@ class Rsp:
         self._go([*before], packet, "prepare to run")
 
     def step(self, thread: str, before: Sequence[bytes] = ()) -> None:
-        """Let one thread execute one instruction. The other threads stay stopped if the stub
-        supports that.
+        """Let one thread execute one instruction. If the stub supports it, all other threads stay
+        stopped.
 
         Args:
             before: requests to send first, in the same write. The stub must answer each with OK.
@@ -425,8 +426,9 @@ class Rsp:
     def ask_stopped(self, timeout: float = _NO_PROGRESS) -> StopReply:
         """Ask why the stopped machine is stopped (`?`), and return the stop reply.
 
-        A stop reply that was not asked for (QEMU sends one to a new client) is taken as the
-        answer."""
+        A stop reply that the stub has sent unasked, as QEMU does for a new client, also counts as
+        the answer.
+        """
         self._exchange(frame(b"?"), 0, timeout)
         reply = self.wait_stop(timeout)
         if reply is None:
@@ -440,9 +442,10 @@ class Rsp:
     def clear_breakpoints(self) -> None:
         """Remove all breakpoints and watchpoints of a QEMU whose machine is stopped.
 
-        For each CPU, kinst selects the CPU (Hc) and sends `?`, for which QEMU removes the CPU's
-        breakpoints (its gdbstub.c: handle_target_halt()). The first CPU comes last and so stays
-        selected, as it is for a new client. The stop replies to `?` are dropped."""
+        QEMU removes the breakpoints of the selected CPU when it gets `?` (its gdbstub.c:
+        handle_target_halt()). So kinst selects each CPU (Hc) and sends `?`. It selects the first
+        CPU last, since a new client expects this CPU to be selected. The stop replies are dropped.
+        """
         for thread in reversed(self.threads()):
             self.ask(f"Hc{thread}".encode())
             self._exchange(frame(b"?"), 0, _NO_PROGRESS)
@@ -452,8 +455,8 @@ class Rsp:
     def let_go(self, threads: Sequence[str]) -> None:
         """Let the stopped machine run on without this client. The machine must have no breakpoints.
 
-        If a client has ever told QEMU that it supports several processes, QEMU must be told which
-        process to detach from. In that case, the thread names contain the process id.
+        QEMU may require the id of the process to detach from: if any client has told it that the
+        client supports several processes. The thread names then contain this id.
 
         Args:
             threads: the stub's thread names, from threads().
@@ -526,10 +529,11 @@ class Rsp:
             )
 
     def ask_monitor(self, command: str) -> str:
-        """Return the answer of QEMU's monitor to a command, which the stub passes on (qRcmd); "" if
-        the stub is not QEMU's, or does not pass it on. The machine must be stopped.
+        """Let QEMU's stub pass a command on to QEMU's monitor (qRcmd), and return the monitor's
+        answer; "" if the stub does not do this, or is not QEMU's. The machine must be stopped.
 
-        The answer comes in packets that begin with O, and OK ends it."""
+        The answer comes in packets that begin with O, and OK ends it.
+        """
         if not self._usual:
             return ""
         text = bytearray()

@@ -1,15 +1,16 @@
-"""A signal frame on the stack of another process's thread, by which the thread restores its own
-registers after an injected system call.
+"""A signal frame on the stack of another process's thread. By it the thread restores its own
+registers after a system call that kinst makes it execute.
 
-kinst makes the thread execute a system call (wire/ptrace.py), and restores the thread's registers
-afterwards. If kinst is killed before that, the kernel lets the thread run on with the registers of
-the call. So the call is made at an instruction sequence `syscall; ret`, with the stack pointer at a
-frame like that of a signal handler: `ret` leads to rt_sigreturn(2), which restores all registers.
+Usually kinst restores the thread's registers after the call (wire/ptrace.py). If kinst is killed
+before that, the thread runs on with the registers of the call. So kinst makes the call at the
+instructions `syscall; ret`, with the stack pointer at a frame like that of a signal handler: `ret`
+leads to rt_sigreturn(2), which restores all registers from the frame.
 
 Source: the kernel's arch/x86/include/asm/sigframe.h and include/uapi/asm/sigcontext.h (struct
 rt_sigframe, sigcontext_64, _fpx_sw_bytes), and arch/x86/kernel/fpu/signal.c for its checks.
 
-Tested by tests/machines/attach/test_guardian.py and tests/vm/attach."""
+Tested by tests/machines/attach/test_guardian.py and tests/vm/attach.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +38,11 @@ _RESTARTS = range(-516, -511)  # internal results of system calls that the kerne
 
 
 def instructions_of(process: OtherProcess) -> tuple[int, int] | None:
-    """Return two addresses in a process: of the instructions `syscall; ret`, and of the code by
-    which signal handlers return.
+    """Return two addresses in a process: that of the instructions `syscall; ret`, and that of the
+    code by which signal handlers return.
 
-    Both are searched for in the C library or, for a statically linked program, in the program. None
-    if neither the library nor the program has both.
+    kinst searches the C library, and the program itself, which may be linked statically. Return
+    None if neither contains both pieces of code.
     """
     program = process.file
     for mapping in process.mappings():
@@ -58,8 +59,8 @@ def frame(registers: Mapping[str, int], state: bytes, blocked: int, back: int) -
     """Return the signal frame for a thread that will make a system call: (address of the frame,
     bytes of the frame). The address is also the stack pointer for the call.
 
-    If the thread was interrupted in a system call that the kernel would restart, the frame makes
-    that call return EINTR instead.
+    The thread may have been interrupted in a system call of its own, which the kernel would
+    restart. The frame makes this interrupted call return EINTR instead.
 
     Args:
         registers: the thread's registers, by ptrace(2)'s names.

@@ -1,7 +1,8 @@
-"""Sockets of the host: waiting for them, a name that only one process can have, connected pairs for
-children, and whether a listening socket has a client.
+"""Sockets of the host: waiting for sockets, claiming a name that only one process can have, making
+connected pairs for children, and finding out whether a listening socket has a client.
 
-Tested by tests/wire/test_sockets.py and tests/wire/test_companion.py."""
+Tested by tests/wire/test_sockets.py and tests/wire/test_companion.py.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ _Source = TypeVar("_Source", bound="HasDescriptor | int")
 def wait_until_ready(
     readable: Sequence[_Source], writable: Sequence[_Source] = (), seconds: float | None = None
 ) -> tuple[list[_Source], list[_Source]]:
-    """Wait until a descriptor can be read or written, as select(2) does, but for descriptors of any
-    number: select(2) refuses numbers above 1023, which a process with many open files has.
+    """Wait until a descriptor can be read or written, as select(2) does. Unlike select(2),
+    descriptors may have numbers above 1023.
 
     Args:
         readable: wait until one of these can be read, has ended or has failed.
@@ -68,8 +69,8 @@ def claim_name(name: str) -> socket.socket | None:
     abstract name space (unix(7)).
 
     Returns:
-        The socket, or None if another process has the name. The name is free again once every copy
-        of the socket is closed, which includes the end of the processes.
+        The socket, or None if another process has the name. The name is free again after every copy
+            of the socket has been closed; the end of a process closes its copies.
     """
     sock = socket.socket(socket.AF_UNIX)
     try:
@@ -86,8 +87,8 @@ def stream_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def connected_listener() -> tuple[socket.socket, socket.socket]:
-    """Return (kinst's end of a connection, listening socket). A child that inherits the listening
-    socket accepts the other end of this connection first."""
+    """Return (kinst's end of a connection, listening socket). The first connection that a child
+    accepts from the inherited listening socket is this connection."""
     listening = socket.socket(socket.AF_UNIX)
     ours = socket.socket(socket.AF_UNIX)
     listening.bind(b"")  # the kernel chooses an abstract name

@@ -1,13 +1,13 @@
-"""A program that kinst traces with ptrace(2), with all of its threads and the processes that it
-forks: a program that kinst starts (TracedProgram), or one that runs already (AttachedProgram).
+"""A program that kinst traces with ptrace(2). kinst starts it (TracedProgram), or it runs already
+(AttachedProgram). All of its threads, and the processes that it forks, are traced too.
 
-All ptrace requests for a process must come from one thread, so each TracedProgram has a thread of
-its own for them, the tracing thread. It sleeps in waitpid(2). Other threads hand it work; to wake
+All ptrace requests for a process must come from one thread of kinst. So each TracedProgram has a
+tracing thread, which sleeps in waitpid(2) and does the requests of kinst's other threads. To wake
 it, they let a child process of the tracing thread end (_Bell).
 
-Each traced thread has a gs base of its own, so that it counts in a block of counters of its own.
-clone(2) copies the gs base of the calling thread; the kernel therefore stops each new thread before
-its first instruction (PTRACE_O_TRACECLONE), and this module gives it a base.
+Each traced thread has its own gs base, and so its own block of counters. A new thread begins with a
+copy of its creator's gs base (clone(2)). So the kernel stops each new thread before its first
+instruction (PTRACE_O_TRACECLONE), and this module gives the new thread its own base.
 
 Source: ptrace(2), for the stops and the options.
 
@@ -65,7 +65,7 @@ _Result = TypeVar("_Result")
 
 
 class _Bell:
-    """Child process of the tracing thread, whose end wakes that thread in waitpid(2)."""
+    """Child process of the tracing thread. When it ends, the tracing thread wakes in waitpid(2)."""
 
     def __init__(self) -> None:
         inner, self._write = os.pipe()
@@ -84,8 +84,8 @@ class _Bell:
 
 
 class TracedProgram:
-    """A program that runs under ptrace(2). It is stopped directly after its execve(2), until
-    resume().
+    """A program that runs under ptrace(2). It stays stopped directly after its execve(2) until
+    resume() is called.
 
     Attributes:
         pid: process id of the program.
@@ -204,8 +204,8 @@ class TracedProgram:
         self._do(self._stop)
 
     def close(self) -> None:
-        """If the program has not ended, kill it and the processes that it has started. If it has
-        ended, let these processes run on, untraced. Safe to call twice."""
+        """If the program has not ended, kill it and the traced processes that it has forked. If it
+        has ended, let these processes run on, untraced. Safe to call twice."""
         if self._closing:
             return
         if not self.has_ended:
@@ -362,8 +362,8 @@ class TracedProgram:
             self._go_on(pid)
 
     def _executed(self, pid: int) -> None:
-        """Called after a traced process has executed another program, and kinst has ceased to trace
-        it."""
+        """Note that a traced process has executed another program. kinst no longer traces the
+        process."""
         self.executed += 1
 
     def _go_on(self, tid: int) -> None:
@@ -382,8 +382,8 @@ class TracedProgram:
         self._vforked.discard(tid)
 
     def _give_base(self, tid: int) -> None:
-        """Give a stopped thread a gs base that no other thread has, of those that give_bases() was
-        called with. If none is free, the counts will be wrong, and `trouble` says so."""
+        """Give a stopped thread one of the gs bases from give_bases() that no other thread has. If
+        all bases are in use, the counts will be wrong, and `trouble` says so."""
         if not self._bases:
             return
         if not self._free:
@@ -393,7 +393,7 @@ class TracedProgram:
         ptrace_request(_POKE_USER, tid, _GS_BASE, self._bases[slot])
 
     def _check_base(self, tid: int) -> None:
-        """Check that a thread that ends still has the gs base it was given. If the program has
+        """Check that an ending thread still has the gs base that kinst gave it. If the program has
         changed it, the counts are wrong, and `trouble` says so."""
         slot = self._slots.get(tid, -1)
         if slot >= 0 and read_registers(tid)["gs_base"] != self._bases[slot]:
@@ -466,9 +466,9 @@ class TracedProgram:
     def _call_frame(self, tid: int, registers: Mapping[str, int], blocked: int) -> tuple[int, int]:
         """Return the address of a system call instruction, and the stack pointer for the call.
 
-        If the process has the code that wire/signal_frame.py needs, write a signal frame at this
-        stack pointer: the thread restores itself by it if kinst is killed. Otherwise return the
-        thread's present stack pointer.
+        If the process has the code that wire/signal_frame.py needs, write a signal frame and return
+        its address as the stack pointer. By the frame, the thread restores itself if kinst is
+        killed. Without that code, return the thread's present stack pointer.
 
         Args:
             tid: the thread that will make the call.
@@ -489,21 +489,21 @@ class TracedProgram:
         return found, registers["rsp"]
 
     def _caller(self) -> int:
-        """Return the id of a stopped thread that can execute system calls for kinst; preferably of
-        one at which no event and no signal waits."""
+        """Return the id of a stopped thread that can execute system calls for kinst; preferably a
+        thread at which no event and no signal waits."""
         threads = sorted(self._held, key=lambda tid: (tid not in self._interrupted, tid))
         if not threads:
             raise TargetError(f"process {self.pid} has no thread that is stopped")
         return threads[0]
 
     def _until(self, tid: int, request: int, stop: int) -> None:
-        """Let a stopped thread run until it stops for a reason.
+        """Let a stopped thread run until it stops for a given reason.
 
         Args:
             tid: id of the thread.
             request: the request of ptrace(2) that lets it run.
-            stop: the reason: the number of a signal, or of an event of ptrace(2)
-                (PTRACE_EVENT_*) times 256.
+            stop: the reason: the number of a signal, or of an event of ptrace(2) (PTRACE_EVENT_*)
+                times 256.
         """
         while True:
             ptrace_request(request, tid)
@@ -576,8 +576,8 @@ class AttachedProgram(TracedProgram):
         self._threads.add(tid)
 
     def _give_up(self) -> None:
-        """Let the stopped threads run on, untraced. The kernel detaches from all other threads when
-        kinst's tracing thread ends, which it does after this call."""
+        """Let the stopped threads run on, untraced. kinst's tracing thread ends after this call,
+        and the kernel then detaches it from all other threads."""
         self._detach()
 
     def _executed(self, pid: int) -> None:
@@ -598,8 +598,9 @@ class AttachedProgram(TracedProgram):
     def _take_bases(self) -> None:
         """Set the gs base of each stopped thread to 0, its value before the trace.
 
-        A thread that is still in a trampoline then counts in the counters of the thread to which
-        give_bases() gave the base 0. Their memory is still mapped."""
+        A thread that is still in a trampoline then counts in the block of counters that belongs to
+        gs base 0. The memory of this block is still mapped.
+        """
         for tid in self._held:
             if tid in self._slots:
                 ptrace_request(_POKE_USER, tid, _GS_BASE, 0)
