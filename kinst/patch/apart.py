@@ -1,11 +1,11 @@
 """Choice of trampoline addresses for a machine that finds translated code in a small table (QEMU's
 TCG).
 
-Such an emulator finds translated code by a hash of its address (CodeTable). Two pieces of code that
-have one table entry evict each other: if both run at a hit, each hit pays two slow look-ups. If
-there are few trampolines, kinst puts each of them at the next address whose table entry is free:
-not in use by another trampoline, by a site, by an address that a trampoline leads to, or by code
-near the sites.
+Such an emulator finds translated code by a hash of its address (CodeTable). Two pieces of code with
+the same table entry evict each other. If both run at a hit, each hit pays two slow look-ups. If
+there are few trampolines, kinst puts each of them at the next address whose table entry is free. An
+entry is in use if it belongs to another trampoline, to a site, to an address that a trampoline
+leads to, or to other code that is known to run at hits.
 
 kinst does not know what else runs when a site is hit, such as the callers of its function. The
 trampolines of many sites would fill the table, so kinst puts many trampolines as close together as

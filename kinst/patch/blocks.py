@@ -2,24 +2,24 @@
 probes only count and control passes them in order.
 
 If control falls from each trampoline into the next one, a thread that runs the first of them runs
-them all, unless an instruction faults and the kernel continues elsewhere. So a block ends with an
-instruction that may fault on purpose or that branches, and a target of the chain's branches begins
-a block. A block counts once, at the first instruction where the flags that counting changes are
-dead.
+them all. The exception is an instruction that faults, after which the kernel continues elsewhere.
+So an instruction that branches, or that may fault on purpose, is the last of its block. An
+instruction that a branch of a planted site leads to is the first of its block. A block counts once,
+at the first instruction where the flags that counting changes are dead.
 
-Control may also enter at an instruction in the middle, by that instruction's own patch or by the
-patch of a run that begins there: after a sleep during planting, a return, a computed jump. Such a
-patch leads to a *stub*, which adds to a counter of its own and then joins the block. Let the block
-count C at instruction p, and stubs count E[m] at instruction m. A thread that joins at m runs m and
-all instructions after it, and passes p if m <= p. So
+Control may also enter a block in the middle: after a return, after a computed jump, or when a
+thread wakes that slept while kinst planted. Then it comes through the patch of that instruction, or
+of a run that begins there. Such a patch leads to a *stub*, which adds to a counter of its own and
+then joins the block. Let C be the count of the block, which counts at instruction p. Let E[m] be
+the count of the stub at instruction m. A thread that joins at m runs m and all instructions after
+it. It passes p only if m <= p. So
 
     hits of instruction i = C - sum of E[m], i < m <= p     for i <= p
                             C + sum of E[m], p < m <= i     for i >= p
 
-kinst computes these sums when it reads the counters (BlockSums). Counts that are read while the
-kernel runs may be ahead by the instructions of the block that a CPU is in; they are exact if no CPU
-is in a block. A thread that is preempted within a block when the trace ends has been counted for
-all of the block.
+kinst computes these sums when it reads the counters (BlockSums). Counts are exact while no CPU and
+no preempted thread is in a block. While one is in a block, it has been counted for all of the
+block's instructions, or for none.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class BlockRules:
     """What arrange() needs to form blocks: free counters, and instructions that end a block.
 
     Attributes:
-        first: offset of the first free counter from the per-CPU base; if all CPUs share the
-            counters, its address.
-        count: number of free counters, with the first one; they follow one another in memory.
+        first: offset of the first free counter from the per-CPU base or, if all CPUs share the
+            counters, the address of that counter.
+        count: number of free counters, including the first one. They follow one another in memory.
         faulting: addresses of instructions that are expected to fault.
     """
 
@@ -113,8 +113,8 @@ def arrange(
         free: for each site, whether a trampoline can count there without saving the flags or a
             register, because what it changes is dead.
         rules: the counters that no other site uses, and the instructions that end a block.
-        started: addresses of the first sites of runs. Their trampolines are entered by the run's
-            jump, even if the site has no probe and so no patch.
+        started: address of the first site of each run. The jump of the run leads to this site's
+            trampoline, even if the site has no probe and so no patch of its own.
     """
     if not wanted:
         return Blocks(wanted)
@@ -223,14 +223,16 @@ class _SiteCounters:
 
 
 def _sums(counters: _SiteCounters, sites: I64, source: I64, weight: I64) -> BlockSums:
-    """Return the sums that add counters of blocks and stubs to the counters of sites. Each entry of
-    the three columns means: add one counter to all counters of one site.
+    """Return the additions of block and stub counters to the counters of sites.
+
+    The columns `sites`, `source` and `weight` have one entry for each addition. An addition adds
+    the counter of a block or stub to all counters of one site.
 
     Args:
         counters: the counters of all sites.
-        sites: for each entry, the index of the site.
-        source: for each entry, the offset of the counter to add.
-        weight: for each entry, 1 to add the counter or -1 to subtract it.
+        sites: for each addition, the index of the site.
+        source: for each addition, the offset of the block's or stub's counter.
+        weight: for each addition, 1 to add the counter or -1 to subtract it.
     """
     count = counters.count[sites]
     return BlockSums(
@@ -258,9 +260,12 @@ def _joins(wanted: Sequence[WantedSite], chains: Chains, rules: BlockRules) -> B
 
 
 def only_counts(work: WantedSite) -> bool:
-    """Return whether a site's trampoline only adds to counters, without a condition, before the
-    displaced instruction. True also for a site without work; False if the trampoline runs
-    instructions before the site again."""
+    """Return whether a site's trampoline does nothing but add to counters, without a condition,
+    before the displaced instruction.
+
+    A site without work counts as such a site. A site whose trampoline runs earlier instructions
+    again does not.
+    """
     counts = all(isinstance(body, CountBody) and body.guard is None for body in work.bodies)
     return counts and not work.rerun_prefix
 

@@ -2,15 +2,15 @@
 
 If the next instruction, or a branch target, is planted as well, control need not go back to the
 kernel's text only to leave it again by the next patch. It continues in the trampoline of that next
-site instead. Every site keeps its own patch, so a thread that comes another way (a return, a
-computed jump, from inside the function) is counted all the same: a chain changes what a hit costs,
-never what is counted.
+site instead. Every site keeps its own patch, so a thread that comes another way (by a return, by a
+computed jump, or from inside the function) is counted all the same. A chain changes what a hit
+costs, never what is counted.
 
 Trampolines lie in the order of their sites, so that control falls from one into the next without a
 jump. So a thread could stay in a chain for as long as a loop of the function runs, even after the
-patches are gone. In the order of the sites, each loop has a link that leads backward. The
-trampoline that the link leads to, a head, begins with an instruction that a jump fits over.
-Unplanting writes a jump to the original instruction there, and a thread that was inside leaves the
+patches are gone. To prevent this, each loop has a head: a trampoline to which a link leads
+backward. The first instruction of a head is long enough to be replaced by a jump. Unplanting
+replaces the instruction by a jump to the original instruction. A thread in the loop then leaves the
 chain within one turn.
 """
 

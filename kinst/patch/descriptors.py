@@ -127,12 +127,12 @@ def descriptors_of(
 
     Args:
         rows: the probes.
-        base: address of the string block as the code that runs the probes sees it.
+        base: address of the string block for the code that runs the clauses.
         strings: the string block, to which the probes' names are added.
         size: size of one descriptor in bytes.
-        keys: for each probe, the index of its entry in each aggregation with constant keys, in the
-            order of the aggregations.
-        rules: how to find the caller, by the index of a probe.
+        keys: for each probe, one index for each aggregation with constant keys, in the order of the
+            aggregations: the index of the probe's entry in that aggregation.
+        rules: for the index of a probe, how to find the caller at its site.
     """
     if not rows:
         return b""

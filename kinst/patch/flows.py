@@ -19,9 +19,9 @@ def flows_of(columns: Columns, isa: Isa) -> Flows:
     """Return where control goes from each instruction, as far as the ISA alone knows. Faults are
     not included.
 
-    Isa.leads() finds this in one call for all instructions that the ISA marked when it scanned the
-    code (Columns.marks). All other instructions are grouped by encoding, and Isa.flow() decodes one
-    instruction of each group.
+    When the ISA scans code, it marks some instructions (Columns.marks). Isa.leads() finds where
+    control goes from all of these in one call. The unmarked instructions are grouped by encoding,
+    and Isa.flow() decodes one instruction of each group.
     """
     leads = isa.leads(columns)
     kind, target = leads.kind.copy(), leads.target.copy()
@@ -39,14 +39,14 @@ def flows_of(columns: Columns, isa: Isa) -> Flows:
 
 
 def _alike(columns: Columns, rows: I64) -> tuple[I64, list[I64]]:
-    """Group instructions by their encoding.
+    """Group instructions that have the same encoding.
 
     Args:
         rows: indexes in `columns` of the instructions.
 
     Returns:
-        The index of one instruction of each encoding and, in the same order, the indexes of all
-        instructions that have the encoding.
+        The index of one instruction of each group, and the indexes of all instructions of each
+        group. Both are in the same order.
     """
     if not len(rows):
         return rows, []

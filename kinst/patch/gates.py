@@ -1,11 +1,11 @@
 """Finding the predecessors of sites that have no room for a jump, so that kinst can plant gates
 there (docs/chains.md).
 
-A branch target cannot be inside a run, and there may be no room for a jump between the target and
-the next leader. But control mostly reaches the target from a few known instructions: the
-instruction before it, and the branches that lead to it. If a jump or a run displaces these
-predecessors (gates), their trampolines lead straight into the site's trampoline. The site keeps its
-trap, for control that comes another way.
+A run has no leader after its first instruction. So if the next leader comes soon after a branch
+target, neither a jump nor a run has room at the target. But control mostly reaches the target from
+a few known instructions: the instruction before it, and the branches that lead to it. If a jump or
+a run displaces these predecessors (gates), their trampolines lead straight into the site's
+trampoline. The site keeps its trap for control that comes another way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Predecessors:
     Attributes:
         site: index of each pair's site.
         row: index of each pair's predecessor.
-        known: for each instruction of the functions, whether all ways to it are among the pairs.
+        known: for each instruction of the functions, whether the pairs contain all of its
+            predecessors.
     """
 
     site: I64
@@ -55,8 +56,9 @@ def predecessors_of(
         target: index of the instruction in the same function that the direct jump or branch leads
             to, or -1.
         follows: whether the instruction comes directly after the previous one.
-        elsewhere: whether control may also come to the instruction in another way than from the
-            instruction before it or by a direct jump or branch of its function, such as by a call.
+        elsewhere: whether control may also come to the instruction in a third way, such as by a
+            call. The first two are to fall through from the instruction before it, and to come by a
+            direct jump or branch of its function.
     """
     returned_to = np.zeros(len(sites), np.bool_)
     returns = flows.falls & ((flows.kind == CALL) | (flows.kind == TRAP))

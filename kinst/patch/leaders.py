@@ -3,11 +3,12 @@ after their first instruction.
 
 A leader is an instruction that control can enter other than from the instruction before it. An
 instruction may be inside a run only if it is not a leader. Control can enter by:
-- direct branches and calls.  In the function itself, they are among its instructions; in all other
-  code, any bytes count that could be a branch or a call (Isa.branches).  A planted branch of the
-  function itself does not count: its displaced copy leads to the trampoline of its target;
-- addresses that instructions compute, such as that of a function to be called through a pointer;
-  Isa.branches finds these, too;
+- direct branches and calls.  The function's own are known from its instructions.  In all other
+  code, any bytes that could be a branch or a call are taken to be one (Isa.branches).  A planted
+  branch of the function itself is left out, since its displaced copy leads to the trampoline of its
+  target;
+- addresses that instructions compute, such as the address of a function that is called through a
+  pointer; Isa.branches finds these, too;
 - computed jumps, by their tables; a function with such a jump and no known table has no runs;
 - the kernel's tables of fix-ups and of static keys (System.landings);
 - return addresses: a call is the last instruction of its run;
@@ -16,8 +17,8 @@ instruction may be inside a run only if it is not a leader. Control can enter by
   machine's memory for those when it plants.
 
 Many functions are analysed together. Their instructions have indexes, in address order. Their bytes
-have consecutive positions, one function after another. After the bytes of a function, some bytes of
-the padding after it have positions as well: as many as a run at the function's end may cover.
+have consecutive positions, one function after another. Each function is followed by the padding
+that a run at its end may cover; these bytes have positions as well.
 """
 
 from __future__ import annotations
@@ -197,14 +198,14 @@ class _Entered:
         code: the functions.
         text: for each byte, its live value.
         branched_to: for each byte, whether a direct branch of its own function leads there.
-        elsewhere: for each byte, whether anything else leads there, apart from the instruction
-            before.
-        undisplaced: for each byte, whether its function has a branch to it that is not planted, or
-            a call of it.
+        elsewhere: for each byte, whether control may come there in another way: from outside of the
+            function, by a computed jump, or by one of the kernel's own tables (System.landings).
+        undisplaced: for each byte, whether an instruction of its own function leads there and
+            continues to do so after planting: a branch that is not planted, or a call.
         returned_to: for each byte, whether it may be at a live return address.
         blind: for each instruction, whether its function has a computed jump whose targets are not
             known.
-        idle: for each instruction, whether it does nothing and control does not reach it.
+        idle: for each instruction, whether it is padding that control never reaches.
         begins: for each instruction, whether a jump can be written there.
     """
 
@@ -258,8 +259,9 @@ class Leaders:
             planted: the instructions, each with whether it has room for a jump of its own.
             taken: addresses of instructions that must not be displaced.
             gates: whether to displace the predecessors of instructions that are left to traps.
-            live: probable live return addresses, ascending. No run covers such an address, since
-                planting would find it and plant the run's instructions one by one.
+            live: probable live return addresses, ascending. Only the first instruction of a run may
+                be at such an address. Otherwise planting would find the address, and plant the
+                run's instructions one by one.
             progress: called with the share of the work that is done, 0 to 1.
         """
         of = np.array([site.function.address for site, _ in planted], np.uint64)
@@ -293,18 +295,19 @@ class Leaders:
     ) -> FoundRuns:
         """Choose runs and gates as runs() does, for a kernel in which kinst plants no traps.
 
-        Some instructions have no room for a jump, are in no run, and have a predecessor that is
-        unknown or not displaced. Only a trap could plant them, so they stay in the kernel's text as
-        they are. If one of them is a branch, control still enters at its target in the kernel's
-        text, so the target may only be the first instruction of a run. Then other runs may be
-        impossible, so kinst chooses runs again until no further instruction has to stay.
+        Without traps, some instructions cannot be displaced. Such an instruction has no room for a
+        jump, is in no run, and has a predecessor that is unknown or not displaced. It stays in the
+        kernel's text. If it is a branch, its target becomes a leader, which can only be the first
+        instruction of a run. This may prevent other runs. So kinst chooses runs again until no
+        further instruction has to stay.
 
         Args:
             planted: the instructions, each with whether it has room for a jump of its own.
             taken: addresses of instructions that must not be displaced.
-            gates: whether to displace the predecessors of instructions that have no room for a
-                jump and are in no run.
-            live: probable live return addresses, ascending. No run covers such an address.
+            gates: whether to displace the predecessors of instructions that have no room for a jump
+                and are in no run.
+            live: probable live return addresses, ascending. Only the first instruction of a run may
+                be at such an address.
             progress: called with the share of the work that is done, 0 to 1.
         """
         left, lost = list(planted), set(taken)
@@ -509,8 +512,8 @@ class Leaders:
         )  # fmt: skip
 
     def _fills(self, code: _FunctionRows, unreached: Bools) -> Bools:
-        """Return, for each instruction, whether it is padding: it does nothing, and it is unreached
-        or directly after padding.
+        """Return, for each instruction, whether it is padding. Padding does nothing, and control
+        does not fall into it from code.
 
         Args:
             code: the functions.
@@ -603,15 +606,14 @@ class Leaders:
         return dead
 
     def _unfit(self, code: _FunctionRows, some: Bools, asked: Bools) -> Bools:
-        """Return, for each instruction, whether it cannot be in a run; False for an instruction
-        that is not checked.
+        """Return, for each instruction, whether it cannot be in a run.
 
-        Instructions that are not planted are also checked for whether they can be displaced;
-        planted instructions have been checked already.
+        Whether an instruction can be displaced is checked only if it is not planted. For planted
+        instructions, this was checked before.
 
         Args:
             code: the functions.
-            some: for each instruction, whether to check it.
+            some: for each instruction, whether to check it; the result is False if not.
             asked: for each instruction, whether it is planted.
         """
         unfit = np.zeros(len(some), np.bool_)
@@ -629,12 +631,12 @@ class Leaders:
         return unfit
 
     def _padding(self, seen: _Entered, around: Bools) -> I64:
-        """Return, for each instruction, how many bytes of the padding after it a jump may cover; 0
-        if control falls through from the instruction, or if it is not in `around`.
+        """Return how many bytes of padding after each instruction a jump may cover. The number is 0
+        for an instruction from which control falls through.
 
         Args:
             seen: the functions, and where control may enter them.
-            around: for each instruction, whether to look at it.
+            around: for each instruction, whether to look at it; the result is 0 if not.
         """
         code, jump = seen.code, self._isa.RUN_SIZE
         padding = np.zeros(len(around), np.int64)
@@ -660,7 +662,7 @@ class Leaders:
 
     def _pieces(self, code: _FunctionRows) -> Sequence[tuple[int, int]]:
         """Return the ranges [low, high) of code in which branches to the functions are searched:
-        the kernel's text, the text of a module, or a function that is in neither."""
+        the kernel's text, the texts of modules, and single functions outside of these."""
         ranges = [self._system.text, *(m.text for m in self._system.modules())]
         start = code.start
         used, covered = [], np.zeros(len(start), np.bool_)
@@ -699,7 +701,8 @@ class Leaders:
 
     def _branches_of(self, low: int, high: int) -> tuple[U64, U64]:
         """Return the direct branches in the code [low, high), and the instructions there that
-        compute an address: (address of each instruction, address that it leads to or computes)."""
+        compute an address. The result is two columns: the address of each instruction, and the
+        address that it leads to or computes."""
         if (low, high) not in self._branches:
             code = self._system.code(low, high - low)
             self._branches[low, high] = self._isa.branches(code, low)

@@ -1,9 +1,10 @@
 """The patch plan: every write that planting needs, with the original bytes to restore.
 
-The ISA makes each site's trampoline (Isa.trampoline). If many sites are only counted, or only make
-one call, most of them are instructions of a few kinds, whose trampolines differ only in numbers.
-The ISA marks such instructions when it decodes them, and makes all of their trampolines in one call
-(Isa.trampolines), byte for byte as Isa.trampoline would make them.
+The ISA makes each site's trampoline (Isa.trampoline). If kinst plants many sites, most of them are
+instructions of a few kinds. If such sites only count, or only make one call, their trampolines
+differ only in numbers. The ISA marks instructions of these kinds when it decodes them, and makes
+all of their trampolines in one call (Isa.trampolines). The bytes are the same as those that
+Isa.trampoline would make.
 """
 
 from __future__ import annotations
@@ -166,17 +167,18 @@ class Plan:
             instruction that may fault.
         refused: sites that turned out to be impossible to plant, with reasons.
         end: first free address after the trampolines and stubs.
-        exits: patches of the trampolines at the heads of loops. Unplanting writes them after it has
-            undone the other patches, so that a thread leaves its chain within one turn of a loop.
+        exits: patches of the heads of loops (chains.py). Unplanting writes them after it has undone
+            all other patches, so that a thread in a loop leaves its chain within one turn.
         chained: addresses of the sites that another site's trampoline leads to, ascending.
         runs: jumps over several instructions; planting decides between each jump and its `instead`.
-        sites: the site of each trampoline, in the order of `text`, with its way: WantedSite.way,
-            except that it is "run" for an instruction with a probe in a planned run, and "chain"
-            for an instruction that is reached only from displaced instructions (without traps).
+        sites: the site of each trampoline, in the order of `text`, with its way. The way is "run"
+            for an instruction with a probe in a planned run. It is "chain" for an instruction that
+            is reached only from displaced instructions, if no traps are planted. Otherwise it is
+            WantedSite.way.
         stubs: code that leads from the patches of sites within blocks to their trampolines.
         sums: how to compute the counters of instructions from those of blocks and stubs.
-        branches: addresses of original instructions that branches of trampolines lead to, or will
-            lead to once `exits` are written.
+        branches: addresses of original instructions that branches of trampolines lead to. Some of
+            these branches exist only after `exits` are written.
     """
 
     patches: Patches = NO_PATCHES
@@ -338,12 +340,11 @@ def plan_sites(
 def _apart(
     sites: Columns, isa: Isa, table: CodeTable | None, near: Sequence[int]
 ) -> Callable[[], Apart] | None:
-    """Return a function that makes an Apart, which gives each trampoline an address with its own
-    entry in the machine's table of translated code. Each attempt to lay out the trampolines calls
-    the function once.
+    """Return a function that makes an Apart (apart.py). Each attempt to lay out the trampolines
+    calls it once, to begin with a new Apart.
 
-    Return None if trampolines should lie as close together as possible: without a table, or if the
-    table is too small.
+    Return None if trampolines should lie as close together as possible: the machine has no table of
+    translated code, or one that is too small to give each trampoline its own entry.
     """
     if table is None or not fits(table, len(sites), 2 * len(sites) + len(near)):
         return None
@@ -354,7 +355,8 @@ def _apart(
 
 
 def _branches(sites: Columns, isa: Isa, chains: Chains) -> U64:
-    """Return the addresses of original instructions that branches of trampolines lead to, ascending
+    """Return the addresses of original instructions that branches of trampolines lead to,
+    ascending. Branches that exist only after unplanting has written the exits are included
     (Plan.branches)."""
     target = leads_of(sites, isa).target
     out = target[(target > 0) & (chains.target < 0)]
@@ -428,11 +430,11 @@ def _columns(wanted: Sequence[WantedSite]) -> Columns:
 
 
 def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
-    """Return, for each site, the offsets of the counters that its work adds to.
+    """Return, for each site, the offsets of the counters that its work adds to; None if
+    Isa.trampolines cannot make the trampoline from these alone.
 
-    The value is None if the work does more than count without a condition, if the trampoline runs
-    instructions before the site again, or if the site has more counters than one byte can count
-    (TrampolineBatch.count).
+    The value is None if the site has other work than unconditional counts, if its trampoline runs
+    earlier instructions again, or if it has more than 255 counters.
     """
     counters_of: dict[int, tuple[int, ...] | None] = {}
     for work in wanted:
@@ -462,10 +464,10 @@ def _calls(wanted: Sequence[WantedSite]) -> list[CallBody | None]:
 class _TrampolineLayout:
     """The trampolines of sites and their addresses, in the order of the sites.
 
-    A trampoline's address decides what other trampolines jump to. So the trampolines are laid out
-    again until none moves: One attempt is enough if all sizes are known beforehand. Two are needed
-    if kinst must make a trampoline to know its size, and three on riscv64, where code becomes
-    shorter when a short jump proves to reach.
+    The address of a trampoline appears in the jumps of other trampolines, and so may change their
+    size. So kinst lays out the trampolines again until none moves. One attempt is enough if all
+    sizes are known beforehand. Two are needed if kinst must make a trampoline to know its size. On
+    riscv64 three are needed, since code becomes shorter if a short jump proves to reach.
     """
 
     def __init__(
@@ -675,8 +677,9 @@ class _TrampolineLayout:
 
 
 def ways_back(plan: Plan) -> U64:
-    """Return the addresses in the kernel's text that trampolines lead back to, ascending. They are
-    the addresses directly after sites whose next instruction is not planted, and branch targets."""
+    """Return the addresses in the kernel's text that trampolines lead to, ascending. These are the
+    addresses after sites whose next instruction is not planted, and the targets in Plan.branches.
+    """
     sites = plan.sites.columns
     after = sites.after
     if len(plan.chained):

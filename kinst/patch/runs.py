@@ -3,9 +3,9 @@ middle (docs/chains.md).
 
 Most instructions are shorter than a jump. Several in a row have room for a jump, which leads to a
 trampoline that holds them all. A branch to an instruction inside a run would enter the middle of
-the jump. So CodeLines must mark all instructions that control reaches in another way than from the
-instruction before them. This module chooses runs so that as few planted instructions as possible
-are left to traps.
+the jump. So only the first instruction of a run may be one that control can reach other than from
+the instruction before it (CodeLines.joins). This module chooses runs so that as few planted
+instructions as possible are left to traps.
 """
 
 from __future__ import annotations
@@ -166,11 +166,11 @@ def idle_of(flows: Flows, padding: Bools, follows: Bools) -> Bools:
 
 
 def _spread(begins: Bools, within: Bools) -> Bools:
-    """Return, for each instruction, whether it is in a stretch of `within` that starts at an
-    instruction of `begins`. A stretch is a sequence of instructions of `within` without a gap.
+    """Return, for each instruction, whether it belongs to the set `within` and can be reached from
+    an instruction of `begins` by going forward, without leaving `within`.
 
     Args:
-        begins: for each instruction, whether it is in the set `begins`.
+        begins: for each instruction, whether to begin there; it must be in `within` as well.
         within: for each instruction, whether it is in the set `within`.
     """
     rows = np.arange(len(within))
@@ -282,9 +282,9 @@ def find_runs(
         planted: for each instruction, whether it is planted.
         own: for each instruction, whether it is planted and has room for a jump of its own.
         jump: size of a jump in bytes.
-        reached: for each instruction, whether all its predecessors are displaced; None if this
-            is so for no instruction. Control is not known to reach a trap at such an instruction,
-            so a trap there matters less: it is avoided only after traps at other instructions.
+        reached: for each instruction, whether all its predecessors are displaced; None if this is
+            so for no instruction. A trap at such an instruction is hardly ever reached, so it is
+            more important to avoid traps at other instructions.
     """
     around = near(lines.position, planted & ~own, jump)
     row = np.flatnonzero(around)
@@ -305,8 +305,8 @@ def find_runs(
 
 
 def shortest_runs(lines: CodeLines, row: I64, jump: int) -> ChosenRuns:
-    """Return the shortest run that begins at each of some instructions, in the same order. If no
-    run can begin at an instruction, the end of its run is 0.
+    """Return, for each instruction of `row`, the shortest run that begins there. If no run can
+    begin at an instruction, ChosenRuns.end of its run is 0.
 
     Args:
         lines: the instructions of functions.
@@ -331,17 +331,18 @@ def shortest_runs(lines: CodeLines, row: I64, jump: int) -> ChosenRuns:
 
 
 def _choose(row: I64, end: I64, gain: I64, useful: Bools, alone: I64, first: Bools) -> I64:
-    """Choose runs that do not overlap and whose total worth is the greatest, and return their
-    indexes, ascending.
+    """Choose runs that do not overlap, for the greatest total worth, and return their indexes,
+    ascending.
 
     Args:
         row: index of the instruction at which each run begins, ascending.
         end: for each run, index after its last instruction.
-        gain: worth of each run if it is chosen, in the same unit as `alone`.
+        gain: for each run, its worth if it is chosen, in the same unit as `alone`.
         useful: for each run, whether it may be chosen.
-        alone: for each run, worth of its first instruction if no chosen run contains it.
-        first: for each run, whether its first instruction begins a stretch of code, so that no
-            earlier run reaches it.
+        alone: for each run, the worth of its first instruction if that instruction is in no chosen
+            run.
+        first: for each run, whether a new stretch of code begins at its first instruction: the
+            instruction is not adjacent to the first instruction of the run before.
     """
     if not len(row):
         return row

@@ -21,10 +21,10 @@ class WantedSite:
             run.
         bodies: the parts of the work at a hit (core/bodies.py), in order.
         following: live bytes after the instruction.
-        rerun_prefix: code of the instructions before this one, if the trampoline must run them
-            again after the work (Isa.rerun_starts); b"" if it need not.
-        marks: what the ISA noted about the instruction when it scanned the code
-            (core.columns.Columns); 0 for nothing.
+        rerun_prefix: code of the instructions before this one that the trampoline runs again after
+            the work (Isa.rerun_starts); b"" for none.
+        marks: the ISA's mark of the instruction from its scan of the code (core.columns.Columns); 0
+            for none.
     """
 
     site: Site

@@ -76,8 +76,8 @@ class Choice:
     Attributes:
         way: "jump", "trap" or "stop"; "" if the site is refused.
         reason: why there is no better way, or why the site is refused.
-        rerun_prefix: code of the instructions before the site, if its trampoline must run them
-            again after the work (Isa.rerun_starts); b"" if it need not.
+        rerun_prefix: code of the instructions before the site that its trampoline runs again after
+            the work (Isa.rerun_starts); b"" for none.
     """
 
     way: str
@@ -104,8 +104,8 @@ def choose(
         forbidden: why the system forbids to plant the site, or "".
         has_fixup: whether an entry of the kernel's exception table expects this instruction to
             fault at its own address.
-        rerun_prefix: code of the instructions before this one, if the trampoline must run them
-            again after the work (Isa.rerun_starts); b"" if it need not.
+        rerun_prefix: code of the instructions before the site that its trampoline runs again after
+            the work (Isa.rerun_starts); b"" for none.
     """
     if forbidden:
         return Choice("", forbidden)
@@ -127,10 +127,8 @@ def choose_movable(
     """Return the best way to plant a site that the system does not forbid and that can be
     displaced.
 
-    A jump is best, then a trap, then a stop. For one `ability`, whether a jump is possible depends
-    only on the instruction's size and on the distance to the trampolines. If no jump is possible,
-    the reason says which of the two prevents it: the size if a jump of LONGEST bytes would reach
-    the trampolines, otherwise the distance.
+    A jump is best, then a trap, then a stop. If no jump is possible, the reason says why: the
+    trampolines are too far away for even the longest jump, or the instruction is too short.
     """
     address, scratch, size = site.address, ability.scratch_address, len(site.code)
     if not scratch or ability.forced == "stop":
@@ -160,8 +158,8 @@ def _stop(site: Site, isa: Isa, ability: PlantingAbility, why: str, rerun_prefix
 
 @cache
 def _shared(way: str, reason: str, rerun_prefix: bytes) -> Choice:
-    """Return the choice with these fields. The many sites that have an equal choice share one
-    object."""
+    """Return the choice with these fields. Equal choices are one object, since many sites have an
+    equal choice."""
     return Choice(way, reason, rerun_prefix)
 
 
