@@ -1,16 +1,17 @@
 """Events: the values that a trace yields to its client.
 
-A trace yields events in the order in which things happened. It goes on only when its client asks
-for the next event. So if the client completes the work for each event first, texts, outputs of
-commands and changes of files have the right order. The records of a Batch and the tables of a
-Printed are valid only until the client asks for the next event.
+A trace yields events in the order in which things happened. It waits until its client asks for the
+next event. A client should complete its work for an event first: then texts, outputs of commands
+and changes of files have the right order. The records of a Batch and the tables of a Printed are
+valid only until the client asks for the next event.
 
 There are three groups of classes: data (Record, Aggregation, Lost, Fault, Message, Output, End),
 requests that only a client can fulfil (Shell, Reopen, Truncate, OptionSet), and marks that an
 output format may need (Arrived, TracingOver, Closing). Many records come together as a Batch, and
-aggregations as a Printed; flattened() turns both into single values.
+aggregations as a Printed. flattened() turns them into single Records and Aggregations.
 
-Tested by tests/consumer/test_interpreter.py."""
+Tested by tests/consumer/test_interpreter.py.
+"""
 
 from __future__ import annotations
 
@@ -153,11 +154,11 @@ class Lost:
     """Event: data was dropped.
 
     Attributes:
-        kind: what was dropped or why: record, aggregation, speculation, speculative (no room in a
-            speculation), nested (the CPU was in a probe already), error (a fault in
-            dtrace:::ERROR), message (faults whose report was overwritten before kinst read it),
-            dynamic, dirty, rinsing (assignments to dynamic variables), timer (firings of tick-N or
-            profile-N).
+        kind: what was dropped, or why. One of: record; aggregation; speculation; speculative (no
+            room in a speculation); nested (the CPU was in a probe already); error (a fault in
+            dtrace:::ERROR); message (a fault whose report was overwritten before kinst read it);
+            dynamic, dirty or rinsing (an assignment to a dynamic variable); timer (a firing of
+            tick-N or profile-N).
         cpu: None for clauses that run on the host, and for drops that belong to no CPU.
         text: dtrace(1)'s sentence about the drop.
     """
@@ -240,11 +241,11 @@ class Batch:
         data: bytes that contain the records.
         offsets: offset in `data` of each record.
         clauses: the clause of each record.
-        part: which actions of the clause to show, counted from 0. The actions printa(), clear(),
-            system() and the like are events of their own. A clause with them, such as trace(a);
-            clear(@x); trace(b), yields the same record several times: with part 0 for the tracing
-            actions before the first of them, with part 1 for those after it, and so on. Only part 0
-            yields a Record, with all values. Any other clause has only part 0.
+        part: which part of the clause's actions to show, counted from 0. The actions printa(),
+            clear(), system() and the like are events of their own, and divide a clause into parts.
+            The clause trace(a); clear(@x); trace(b) yields the same record twice: with part 0 to
+            show a, and with part 1 to show b. A clause without such actions has only part 0.
+            Iterating yields a Record, with all values, for part 0 only.
         following: (n, 2) array: probe id and clause of the same CPU's next record, -1 if not known.
             None without flowindent.
     """
@@ -268,7 +269,8 @@ class Printed:
     """Event: aggregations are to be shown now, since the program called printa() or the trace ends.
 
     Attributes:
-        tables: indexes of the aggregations in the program; several are joined by their keys.
+        tables: indexes of the aggregations in the program. If there are several, they are shown as
+            one table, joined by their keys.
         read: returns these aggregations with their values.
         clause: index of the clause with the printa(); -1 at the end of the trace.
         action: position of the printa() in its clause; -1 at the end of the trace.
@@ -296,8 +298,8 @@ class Shell:
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """Request of freopen(): the client sends output to this file from now on; for the path "", to
-    the first destination."""
+    """Request of freopen(): the client sends output to the file `path` from now on. The path ""
+    means the destination at the start of the trace."""
 
     path: str
 
@@ -320,9 +322,9 @@ class OptionSet:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Mark: records have been taken from the rings; the events that they cause follow.
+    """Mark: kinst has taken records from the buffers. The events of these records follow.
 
-    Some records cause no event: speculated records, and those of commit() and discard().
+    A record may cause no event, such as a speculated record before its commit().
 
     Attributes:
         count: how many records.

@@ -1,10 +1,11 @@
-"""Library function that finds the inline functions of an ELF file: where they are declared, and
-where their copies are.
+"""Library function that finds the inline functions of an ELF file, with their declarations and
+their copies.
 
-It needs no machine. If the file's index is in the cache, it imports only the standard library and
-numpy, and answers in a tenth of a second.
+No machine is needed. If the file's index is in the cache, only the standard library and numpy are
+imported, and the answer takes a tenth of a second.
 
-Tested by tests/cli/test_inlinecall.py."""
+Tested by tests/cli/test_inlinecall.py.
+"""
 
 from __future__ import annotations
 
