@@ -87,10 +87,10 @@ class CallBody:
         argument: address of the site descriptor.
         slots: frame slots that the clauses read, so that the trampoline must fill them
             (Register.slot).
-        guard: computes whether the call has anything to do; the called code tests the same
-            condition again. None if the call is always made.
-        written: frame slots that the clauses may change, a part of `slots`: the trampoline loads
-            these registers from the frame before the displaced instruction.
+        guard: computes whether to make the call; None if it is always made. The guard only saves
+            time: the called code tests the same condition again.
+        written: frame slots that the clauses may change; `slots` includes them. Before the
+            displaced instruction, the trampoline loads their registers from the frame.
         exits: ways out of the trampoline that the clauses may choose.
     """
 
@@ -123,12 +123,11 @@ class CountBody:
 
 @dataclass(frozen=True, slots=True)
 class IndexedBody:
-    """Work of a probe that adds one to a counter whose offset a snippet computes. The offset means
-    the same as one of CountBody.offsets.
+    """Work of a probe that adds one to a counter. A snippet computes which counter.
 
     Attributes:
-        index: computes the offset; if the offset is 0, there is no counter, and `otherwise` is
-            called instead.
+        index: computes the counter's offset, which has the meaning of CountBody.offsets. If the
+            offset is 0, there is no counter, and the trampoline calls `otherwise`.
         guard: computes whether the work is done; None if it always is.
     """
 
@@ -139,11 +138,12 @@ class IndexedBody:
 
 @dataclass(frozen=True, slots=True)
 class RecordField:
-    """Content of `size` bytes at `offset` of a record that a trampoline writes without a call.
+    """One field of a record that a trampoline writes without a call: `size` bytes at `offset`.
 
     Attributes:
-        kind: "time" or "cpu": the record's time or CPU; "register": the value at the site of the
-            register with frame slot `value`; "constant": `value` itself.
+        kind: what the field contains. "time": the record's time. "cpu": the number of its CPU.
+            "register": the content of the register whose frame slot is `value`. "constant":
+            `value`.
     """
 
     offset: int
@@ -157,14 +157,15 @@ class RecordAddresses:
     """Addresses and constants with which a trampoline writes records without a call.
 
     Attributes:
-        cpu: signed 32-bit displacement, from the per-CPU base register, of the word with this CPU's
-            number.
-        busy: signed 32-bit displacement, from the per-CPU base register, of a 32-bit counter of the
-            kernel (Facts.pin). While a thread has raised this counter, the thread stays on its CPU,
-            and no other thread runs there.
-        settled: whether the trampoline must raise that counter. None if it always must, 0 if it
-            never must. Otherwise the address of a 32-bit word (Facts.preemption): the trampoline
-            does not raise the counter, and writes the record only if the word is 0 or 1.
+        cpu: where a CPU finds its number: a word at this signed 32-bit displacement from the
+            per-CPU base register.
+        busy: where a CPU finds the kernel's counter Facts.pin: 32 bits at this signed 32-bit
+            displacement from the per-CPU base register. While a thread has raised the counter, the
+            thread stays on its CPU, and no other thread runs there.
+        settled: how the trampoline makes sure that its thread stays on the CPU. None: it raises
+            that counter. 0: it does nothing, because this kernel never preempts threads that run in
+            it. Any other value is the address of the 32-bit word Facts.preemption: the trampoline
+            writes the record only if this word is 0 or 1.
         state: address of CPU 0's state page; the other CPUs' state pages follow.
         rings: address of CPU 0's ring; the other CPUs' rings follow.
         ring_size: size of a ring in bytes, a power of two.
@@ -185,15 +186,15 @@ class RecordBody:
     """Work of a probe that writes one record to this CPU's ring (core/layout.py RECORD_*) without a
     call.
 
-    If the record cannot be written (no room, an NMI within a clause), `otherwise` is called
-    instead.
+    If the record cannot be written, the trampoline calls `otherwise` instead: the ring is full, or
+    an NMI has interrupted a clause.
 
-    Interrupts stay as they are, so an interrupt handler may write records while this record is
-    being written. Therefore the trampoline first reserves the record's bytes, by one instruction
-    that changes the word STATE_RESERVED of the CPU's state page. When the outermost record (the one
-    that was begun first) is complete, the trampoline sets the word STATE_HEAD of that page, which
-    shows the records to the consumer. By then all records after it are complete as well, because
-    interrupt handlers end before the interrupted code continues.
+    An interrupt handler may write records while this record is being written. So the trampoline
+    first reserves the record's bytes: one instruction changes the word STATE_RESERVED of the CPU's
+    state page. The records become visible to the consumer when the trampoline sets the word
+    STATE_HEAD of that page. Only the outermost trampoline does this, after its record is complete.
+    By then the records of interrupt handlers are complete as well, because handlers end before the
+    interrupted code continues.
 
     Attributes:
         clause: number of the clause, for the record.
@@ -221,7 +222,8 @@ class SiteWork:
     Attributes:
         inline: counting without a frame; done first.
         frame: calls and counting inside one frame; always done.
-        asked: calls inside one frame: if the guard of any call holds, all calls are made.
+        asked: calls inside one frame. Each has a guard: if any guard holds, the trampoline makes
+            all of these calls; if none holds, it makes no frame.
         indexed: counting by a computed offset, which calls `otherwise` if it finds no counter.
         recorded: writing a record, which calls `otherwise` if the record cannot be written.
     """
@@ -251,8 +253,8 @@ class SiteWork:
 
     @property
     def calls(self) -> tuple[CallBody | CountBody, ...]:
-        """The calls and the counting of a site's work that are done inside a frame. For indexed or
-        recorded work, this is the fallback `otherwise`."""
+        """The work that the trampoline does inside a frame: calls and counting. If a site has
+        `indexed` or `recorded` work, this is only the call `otherwise`."""
         with_another_way = self.indexed or self.recorded
         return (
             self.frame or self.asked or ((with_another_way.otherwise,) if with_another_way else ())
@@ -261,11 +263,11 @@ class SiteWork:
 
 @dataclass(frozen=True, slots=True)
 class FrameUse:
-    """Parts of one frame of saved registers that the calls made inside it read or write.
+    """How the calls of a site use the frame of saved registers that they share.
 
     Attributes:
-        slots: slots that the trampoline must fill before the first call: those that any call reads,
-            and those in `written`.
+        slots: slots that the trampoline must fill before the first call, because a call may read or
+            change them.
         written: slots that any call may change. The trampoline loads their registers from the frame
             after the last call.
         exits: the exits of the trampoline that any call may choose, each once.
@@ -277,8 +279,7 @@ class FrameUse:
 
 
 def frame_use(bodies: Sequence[Body]) -> FrameUse:
-    """Return which slots and exits the trampoline must provide for in the frame of saved registers
-    that it makes for a site's calls.
+    """Return how the calls of a site use their frame of saved registers.
 
     Args:
         bodies: the work of the site. Each CallBody counts; any other Body is ignored.
@@ -295,10 +296,10 @@ def frame_use(bodies: Sequence[Body]) -> FrameUse:
 def divided(bodies: Sequence[Body]) -> SiteWork:
     """Divide the work of a site's probes by how the trampoline does it, and return the parts.
 
-    Calls keep their order. Counting may be moved before the calls: calls do not read the counters,
-    and counting does not depend on calls. If an IndexedBody or a RecordBody is the only work
-    besides counting, it is done without a call. Otherwise it is replaced by its fallback, an
-    ordinary call."""
+    Calls keep their order. Counting may be moved before the calls, because calls do not read the
+    counters and counting does not depend on calls. An IndexedBody or a RecordBody needs no call
+    only if all other work is counting. Otherwise the result has its call `otherwise` in its
+    place."""
     lone = [body for body in bodies if not isinstance(body, CountBody)]
     if len(lone) == 1 and isinstance(lone[0], IndexedBody):
         return SiteWork(_counts(bodies), indexed=lone[0])

@@ -72,7 +72,7 @@ def never_final(
 
 
 class KernelFile(Protocol):
-    """The kernel's ELF file, as far as the search for the beginning of its boot needs it."""
+    """The kernel's ELF file: what the search for the beginning of its boot asks of it."""
 
     def address(self, name: str) -> int | None:
         """Return the linked address of a symbol; None if the file does not have it."""
@@ -85,7 +85,7 @@ class KernelFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Leap:
-    """The jump by which a booting kernel comes from physical addresses to its own address space.
+    """The jump by which a booting kernel begins to run at its own virtual addresses.
 
     Attributes:
         code: the kernel's code that ends with the jump, as it is in the file and in RAM.
@@ -106,16 +106,16 @@ class BootSpan:
 
     Attributes:
         text: start of the kernel's image.
-        first: the function that the first CPU enters when the kernel's page tables map its image,
-            and the CPU has a stack and a current thread. Tracing begins at its first instruction.
-        last: the function that starts the first program. Tracing ends there, unless a command
-            follows; 0 if the kernel lacks the symbol.
-        slides: every distance by which the kernel may have been moved in its address space (KASLR).
-        leap: the jump that tells the distance; None if no such jump can be found.
-        touched: ranges (virtual address, bytes); () if none are known. The kernel's first access to
-            any of them comes after its page tables map its image, and before `first`. So at this
-            access the page tables tell the distance. If there is neither `leap` nor `touched`,
-            kinst tries all `slides`.
+        first: the function at whose first instruction tracing begins. When the first CPU enters it,
+            the page tables map the kernel's image, and the CPU has a stack and a current thread.
+        last: the function that starts the first program; 0 if the kernel has no such symbol.
+            Tracing ends there, unless a command is to be traced as well.
+        slides: all possible values of the kernel's slide: how far KASLR may move the kernel.
+        leap: the jump whose target shows the slide; None if kinst cannot find the jump.
+        touched: ranges of memory (virtual address, bytes) that the kernel accesses before `first`,
+            but only after its page tables map its image. So kinst can stop the kernel at the first
+            of these accesses, and read the slide from the page tables. () if no such ranges are
+            known: without `leap` and `touched`, kinst tries all `slides`.
     """
 
     text: int

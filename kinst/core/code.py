@@ -55,9 +55,9 @@ class CodeEdge:
         to: index of the other block, or OUTSIDE.
         kind: "next", "taken" (a conditional branch is taken), "jump", "computed", "return" or
             "fault" (the instruction faults and the kernel expects that).
-        condition: a D expression over regs[] that is true at the block's last instruction if
-            control will take this edge; "" if D cannot express it, or if the block has only this
-            edge.
+        condition: a D expression over regs[]. At the block's last instruction, it is true if
+            control will take this edge. "" if no D expression can tell, or if the block has no
+            other edge.
     """
 
     to: int
@@ -67,12 +67,12 @@ class CodeEdge:
 
 @dataclass(frozen=True, slots=True)
 class CodeBlock:
-    """A basic block: control enters only at the first instruction and leaves only after the last,
-    except by calls that do not return.
+    """A basic block: control enters only at the first instruction, and leaves only after the last,
+    apart from calls that do not return.
 
     Attributes:
-        destination: target of the computed jump at the end, as a D expression; "" if D cannot
-            express it or there is no such jump.
+        destination: a D expression for the target of the computed jump at the block's end; "" if
+            the block does not end with such a jump, or D cannot express the target.
     """
 
     instructions: tuple[CodeInstruction, ...]

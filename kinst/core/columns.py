@@ -39,10 +39,10 @@ class Columns:
         size: bytes of each instruction.
         code: the bytes of each instruction, in a row of WIDTH bytes, with zeros after the
             instruction.
-        marks: the mark of each instruction: a number in which Isa.scan() has noted facts about the
-            instruction, so that the methods of Isa for many instructions need not decode it. Each
-            ISA has its own numbers. 0 if the instruction has no mark: for it, the methods for one
-            instruction must be used.
+        marks: the mark of each instruction: a number in which Isa.scan() notes facts about the
+            instruction. Only the ISA itself knows what its numbers mean. The methods of Isa for
+            many instructions answer from the marks, without decoding. 0 if the instruction has no
+            mark: only the methods for one instruction can answer for it.
     """
 
     address: U64
@@ -192,14 +192,14 @@ def joined_flows(parts: Sequence[Flows]) -> Flows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrampolineBatch:
-    """Trampolines that are to be made together. Isa.scan() has found their instructions suitable,
-    and the probes of each only count, or only make one call.
+    """Trampolines to make together. Each instruction has a mark of Isa.scan(), and the work of each
+    trampoline is only counting, or only one call.
 
     Attributes:
         columns: the instructions.
         counters: CountBody's offsets, a row for each instruction.
         count: how many offsets of each row are used.
-        calls: (CallBody.entry, CallBody.slots) of each different call.
+        calls: (CallBody.entry, CallBody.slots) of each call; equal calls are listed once.
         call: for each instruction, the index of its call in `calls`; -1 if it makes no call.
         argument: CallBody's argument for each instruction that makes a call.
         falls_into: whether the next instruction is planted, with its trampoline directly after.
@@ -222,8 +222,9 @@ class TrampolineBatch:
 
     @classmethod
     def without_work(cls, columns: Columns, address: int) -> TrampolineBatch:
-        """Return a batch of trampolines that do nothing at their instructions, in memory at an
-        address. Isa.trampoline_sizes() tells which of the instructions it can displace there."""
+        """Return a batch of trampolines that only run their displaced instructions, in memory at an
+        address. For such a batch, Isa.trampoline_sizes() tells which instructions can be displaced
+        there."""
         count = len(columns)
         none = np.zeros(count, np.bool_)
         return cls(
@@ -247,8 +248,8 @@ class MadeTrampolines:
 
     Attributes:
         code: the code of all trampolines, one directly after another.
-        original_at: offset, in each trampoline, of the copy of the instruction that can fault as
-            the original did; -1 if none can.
+        original_at: for each trampoline, the offset in it of the displaced instruction that may
+            fault where the original might have faulted; -1 if none may.
     """
 
     code: U8

@@ -39,8 +39,8 @@ Fields = dict[str, dataclasses.Field[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class _Parameters:
-    """Value of __dataclass_params__. dataclasses.dataclass() asks it whether a base class is
-    frozen, and pprint whether a class has a generated __repr__().
+    """Value of the attribute __dataclass_params__ of a class. From it dataclasses.dataclass()
+    learns whether a base class is frozen, and pprint whether __repr__() was generated.
     """
 
     frozen: bool
@@ -48,12 +48,12 @@ class _Parameters:
 
 
 class _Cell:
-    """A class, and the fields that it adds to those of its base classes.
+    """A class, with the fields that the class itself declares (not those of its base classes).
 
     Attributes:
         cls: the class; set when it has been created.
-        annotations: type of each of these fields.
-        defaults: default values of these fields, or what dataclasses.field() returned for them.
+        annotations: name of each such field -> its type.
+        defaults: name of a field -> its default value, or the result of dataclasses.field().
     """
 
     __slots__ = ("annotations", "cls", "defaults")
@@ -64,8 +64,8 @@ class _Cell:
 
 
 class _Field(NamedTuple):
-    """Facts about a field from which the methods of its class are made. Each has the name and the
-    meaning that it has in dataclasses.Field.
+    """The facts about a field that the generated methods of its class depend on. They have the
+    names and meanings of the attributes of dataclasses.Field.
     """
 
     name: str

@@ -49,8 +49,8 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBits:
-    """A bit field of an encoded number, and where its bits go in the decoded number: (encoded >>
-    shift & mask) << place."""
+    """One of the bit fields in which an encoded number stores parts of another number. It
+    contributes (encoded >> shift & mask) << place to the decoded number."""
 
     shift: int
     mask: int
@@ -76,9 +76,9 @@ class AddressFamilies:
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """How a guest runs the tries of `kinst inject` and `kinst race` (kinst/trials): it runs the
-    same command many times, and each time kinst makes another call fail, or makes a CPU wait at
-    another instruction."""
+    """How a guest runs the tries of `kinst inject` and `kinst race` (kinst/trials). In each try the
+    guest runs the same command, and kinst makes another call fail, or makes a CPU wait at another
+    instruction."""
 
     # Shell script that runs the tries. kinst puts assignments of the script's variables before it;
     # the script's first lines say which variables it has.
@@ -141,7 +141,8 @@ def libraries_in(folder: Path, *, by_provider: bool = False) -> tuple[Library, .
     """Return the D libraries in a folder (*.d), sorted by name, without reading them.
 
     Args:
-        by_provider: whether each is read only if a program names its provider.
+        by_provider: whether a library is read only if a program names the library's provider;
+            otherwise all are read.
     """
     return tuple(Library(path.name, path, by_provider) for path in sorted(folder.glob("*.d")))
 

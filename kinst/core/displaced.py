@@ -16,15 +16,15 @@ from kinst.core.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """Code that does at another address what an instruction does at its own, and then goes where
-    the original instruction would go.
+    """Code that has the effect of an instruction at another address, and then leads control to
+    where the original instruction would.
 
     Attributes:
-        code: bytes, valid only at the address for which they were made. Control leaves them by a
-            jump to the original successor, by a jump to a branch target, or by a call.
-        original_at: offset in `code` of the copy of the instruction that can fault as the original
-            did, or -1 if none can (a direct branch). A fault of the copy must be looked up in the
-            kernel's exception table under the original address.
+        code: the bytes. They are right only at the address for which they were made. Control leaves
+            them by a jump to the original successor, by a jump to a branch target, or by a call.
+        original_at: offset in `code` of the instruction that may fault where the original might
+            have faulted; -1 if none may (a direct branch). If it faults, the kernel's exception
+            table must be searched for the address of the original.
     """
 
     code: bytes
@@ -74,7 +74,7 @@ class Moved:
     """Code of one displaced instruction, without the jump back to the original successor.
 
     Attributes:
-        falls_through: whether control can run off the end of the code, and must then go to the
+        falls_through: whether control can reach the end of the code. Then it must go on to the
             original successor.
         original_at: offset in `code` of the copy of the instruction that can fault as the original
             did, or -1 if none can.
@@ -87,15 +87,16 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Onward:
-    """Where control goes after the displaced instruction of a trampoline: into the trampolines of
-    the next instructions if these are planted (a chain), otherwise to the original code.
+    """Where control goes after the displaced instruction of a trampoline. If the next instruction
+    is planted, control goes to its trampoline (a chain); otherwise, to the original code.
 
     Attributes:
-        links: address of a planted instruction -> address of its trampoline.
-        falls_into: address of the planted instruction whose trampoline lies directly after this
-            trampoline, or -1.
-        head: whether the trampoline begins with one instruction that is long enough for a jump.
-            Unplanting then writes a jump back to the site over it, so that threads leave the chain.
+        links: address of each planted instruction -> address of its trampoline.
+        falls_into: the planted instruction whose trampoline lies directly after this trampoline:
+            its original address; -1 if there is none.
+        head: whether the trampoline must begin with an instruction that is long enough for a jump.
+            When kinst unplants, it writes a jump back to the site over this instruction, so that
+            threads leave the chain.
         dead: address of an original instruction -> mask of the registers that a jump there may
             change (Isa.dead_registers).
     """
@@ -118,14 +119,15 @@ UNCHAINED = Onward()
 def with_way_back(
     moved: Moved | Refused, to: int, back: Callable[[int], bytes]
 ) -> Relocated | Refused:
-    """Return the displaced code; if control can run off its end, a jump back to the original
-    successor follows. If the instruction was refused, return the refusal.
+    """Return displaced code as a whole: if control can reach its end, with a jump back to the
+    original successor. If `moved` is a refusal, return the refusal.
 
     Args:
         moved: the code, or the refusal.
         to: address of the code.
-        back: returns the jump back for the address at which it will lie; b"" if the successor's
-            trampoline follows directly. May raise OutOfReach, which becomes a refusal.
+        back: called with the address at which the jump back will lie; returns the jump's bytes, or
+            b"" if the trampoline of the successor follows directly. If it raises OutOfReach, the
+            result is a refusal.
     """
     if isinstance(moved, Refused):
         return moved

@@ -258,8 +258,8 @@ class StackType(DType):
     program counter first, then return addresses, then zeros.
 
     Attributes:
-        user: whether the stack is the current process's. In such a stack, USER_WORDS words about
-            the process come before the addresses.
+        user: whether it is the user stack of the current process. If so, USER_WORDS words about the
+            process come before the addresses.
     """
 
     frames: int

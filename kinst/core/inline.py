@@ -20,10 +20,10 @@ class FunctionDie:
     """A function as one compilation unit describes it.
 
     Attributes:
-        die: offset of the function's entry in .debug_info.
+        die: offset of the function's DIE (debugging information entry) in .debug_info.
         unit: offset of the unit in .debug_info.
-        inlined: whether DW_AT_inline says that the function was inlined or declared inline, or
-            copies of the function exist.
+        inlined: whether the function has inlined copies, or DW_AT_inline says that it was inlined
+            or declared inline.
         ranges: (low, high) pairs of the out-of-line instance; () if there is no such instance.
     """
 
@@ -42,7 +42,7 @@ class InlineCopy:
 
     Attributes:
         function: name of the function that was inlined.
-        die: offset of the copy's entry in .debug_info.
+        die: offset of the copy's DIE in .debug_info.
         unit: offset of the copy's unit in .debug_info.
         entry: address at which control enters the copy, by the rule of perf, SystemTap and libdw:
             DW_AT_entry_pc, else DW_AT_low_pc, else the start of the first range; None if the copy
@@ -68,8 +68,8 @@ class InlineCopy:
 
 @dataclass(frozen=True, slots=True)
 class InlinedFrame:
-    """An inlined function that an instruction is part of, with the instruction's file and line in
-    that function; "" and 0 if the debug information does not say."""
+    """An inlined function that an instruction belongs to, and the instruction's file and line in
+    the source of that function. The file is "" and the line 0 if they are not known."""
 
     function: str
     file: str
@@ -78,15 +78,17 @@ class InlinedFrame:
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """Source file and line of an instruction, in the function whose code contains the instruction.
+    """Where an instruction is in the source: file, line, and the inlined functions that it belongs
+    to.
 
-    If the instruction is part of inlined copies, they are the file and line at which that function
-    calls the outermost of the inlined functions. Each InlinedFrame has a file and line of its own.
+    The file and line are those in the function whose symbol covers the instruction. So for an
+    instruction of inlined copies, they are where that function calls the outermost inlined
+    function. The file and line in each inlined function are in its InlinedFrame.
 
     Attributes:
         file: the source file, "" if not known.
         line: the line in `file`, 0 if not known.
-        inlined: the inlined functions that the instruction is part of, innermost first.
+        inlined: the inlined functions that the instruction belongs to, innermost first.
     """
 
     file: str
@@ -98,8 +100,9 @@ class DebugIndex(Protocol):
     """Index of an image's functions and their inlined copies, by name and by address."""
 
     def functions(self, name: str) -> Sequence[FunctionDie]:
-        """Return the functions of this name, in the order of the debug information. The abstract
-        instance and the out-of-line instances of a function are one result."""
+        """Return the functions of this name, in the order of the debug information. A function has
+        one result, even if the debug information describes its abstract instance and its
+        out-of-line instances apart."""
         ...
 
     def copies(self, name: str) -> Sequence[InlineCopy]:

@@ -57,13 +57,13 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class JumpTable:
-    """A table of targets of a computed jump: target = base + scale * entry, or the entry itself if
-    base is 0.
+    """A table of targets of a computed jump. If `base` is 0, each entry is a target's address;
+    otherwise a target is base + scale * entry.
 
     Attributes:
         address: address of the first entry.
-        size: bytes of an entry. Entries are signed unless they are addresses.
-        count: number of entries; 0 if the code does not show it.
+        size: bytes of an entry. If `base` is not 0, entries are signed numbers.
+        count: number of entries; 0 if the code does not show how many there are.
     """
 
     address: int

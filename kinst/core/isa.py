@@ -161,8 +161,8 @@ class StoppingIsa(ABC):
         return None
 
     def thunk(self, name: str) -> Flow | None:
-        """Return the flow that a jump to this function stands for if the function is a thunk
-        (retpoline, return thunk): a return or an indirect jump. None for any other function."""
+        """Return what a jump to the function of this name really does, if the function is a thunk:
+        a return (return thunk) or an indirect jump (retpoline). None if it is no thunk."""
         return None
 
     def has_sequences(self, code: bytes) -> bool:
@@ -174,8 +174,9 @@ class StoppingIsa(ABC):
         return False
 
     def unsafe(self, instructions: Sequence[Instruction]) -> Mapping[int, str]:
-        """Return the instructions of a function that cannot be planted because of their neighbours
-        (inside a load-exclusive and store-exclusive pair), as a map from address to reason.
+        """Return the instructions of a function that cannot be planted because of their neighbours,
+        such as some between a load-exclusive and its store-exclusive instruction. The result maps
+        the address of each to the reason.
 
         Args:
             instructions: all live instructions of the function, in order.
@@ -184,10 +185,12 @@ class StoppingIsa(ABC):
 
     def rerun_starts(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
         """Return the instructions of a function that can be planted only if instructions before
-        them run again after the probe's work (inside a load-exclusive and store-exclusive pair).
+        them run again after the probe's work. They are in a sequence from a load-exclusive to its
+        store-exclusive instruction, which would fail if it were interrupted by the work.
 
         The result maps the address of each such instruction to the address of the first instruction
-        that runs again. A debugger's breakpoint there would break the sequence.
+        that runs again. A debugger's breakpoint at such an instruction would make the sequence
+        fail.
 
         Args:
             instructions: all live instructions of the function, in order.
@@ -209,17 +212,17 @@ class StoppingIsa(ABC):
     def guarded_call(
         self, pieces: Sequence[tuple[int, bytes]], call: int, guard: int, count: int
     ) -> tuple[int, bytes, Sequence[Argument]] | None:
-        """Find the load of a pointer in a function that loads the pointer, tests it for null, and
-        makes a C call if it is not null.
+        """Find where a function loads a pointer that guards a call: the function loads the pointer,
+        tests it for null, and makes the call if it is not null.
 
-        Returns (address of the load instruction, its bytes, how to find the arguments of the call
-        when the load is about to run). Returns None if the code between the load and the call has
-        another branch than the test for null, if control may enter there, or if the arguments are
-        not known.
+        Returns (address of the load instruction, its bytes, how to find the call's arguments when
+        the load is about to run). Returns None if the call's arguments are not known, if control
+        can enter between the load and the call, or if there is another branch between them than the
+        test for null.
 
         Args:
             pieces: (address, code) of every part of the function.
-            call: address of the call instruction.
+            call: address of the call instruction, which calls a C function.
             guard: address of the memory that holds the pointer.
             count: how many arguments the call has.
         """
@@ -246,9 +249,9 @@ class StoppingIsa(ABC):
         return ""
 
     def unskippable(self, code: bytes, address: int) -> str:
-        """Return, in words for the user, why skip() may not leave out an instruction; "" if it may,
-        because the instruction leaves the stack pointer alone. The caller knows by flow() that
-        control goes on to the next instruction.
+        """Return, in words for the user, why D's skip() may not leave out an instruction. "" if it
+        may: the instruction does not change the stack pointer. Only asked of instructions after
+        which control goes on to the next one.
         """
         return f"kinst does not know the effects of instructions of {self.name} well enough"
 
@@ -359,9 +362,9 @@ class PlantingIsa(StoppingIsa):
         return self.breakpoint
 
     def leave_patch(self, at: int, to: int) -> bytes:
-        """Return the bytes that turn the start of a head (a trampoline with Onward.head) at address
-        `at` into a jump to its site at address `to`. They are no longer than the head's first
-        instruction."""
+        """Return the bytes of a jump that replaces the first instruction of a head (a trampoline
+        with Onward.head). The head is at address `at`; the jump leads to its site at address `to`.
+        The bytes are not longer than the instruction that they replace."""
         raise NotImplementedError(self.no_trampolines)
 
     def dead_registers(
@@ -380,23 +383,24 @@ class PlantingIsa(StoppingIsa):
         return [0] * len(instructions)
 
     def branches(self, code: bytes, address: int) -> tuple[U64, U64]:
-        """Return two columns: the addresses of all direct branches in `code` and of all
-        instructions in `code` that compute an address; and the address that each of them leads to
-        or computes. Both columns are sorted by the second one.
+        """Return the direct branches in `code`, and the instructions in it that compute an address.
+        The first column has the address of each; the second has its branch target, or the address
+        that it computes. Both columns are sorted by the second one.
 
         Some pairs may be wrong: bytes inside other instructions can look like a branch. Called only
         for an ISA on which a jump may cover several instructions (RUN_SIZE is not 0)."""
         return NO_COLUMNS.address, NO_COLUMNS.address
 
     def table_starts(self, code: bytes, address: int) -> U64:
-        """Return the addresses that instructions in `code` compute, ascending, each once. At each
-        of them a jump table may begin whose entries are distances from the start of the table.
+        """Return addresses at which jump tables may begin, ascending, each once. These are the
+        addresses that instructions in `code` compute. Only tables are meant whose entries are
+        distances from the table's own start.
 
         Some may be wrong: bytes inside other instructions can look like such an instruction."""
         return NO_COLUMNS.address
 
     def snippet(self, code: bytes, zero: bool = False) -> Snippet | None:
-        """Return the Snippet for machine code that LLVM made, with the registers that the code
+        """Return a Snippet of machine code that LLVM made, after finding which registers the code
         reads and writes. None if the code branches, writes memory or uses the stack.
 
         Args:
@@ -406,12 +410,12 @@ class PlantingIsa(StoppingIsa):
         return None
 
     def stub(self, at: int, counter: int, to: int, free: bool) -> bytes | Refused:
-        """Return code for address `at` that adds one to a counter, changes nothing else, and jumps
-        to `to`; or the reason why it cannot be made. Such code counts control that enters the
-        middle of a basic block.
+        """Return the code of a stub, which counts control that enters the middle of a basic block:
+        it adds one to a counter, changes nothing else, and jumps to `to`. Or return why it cannot
+        be made.
 
         Args:
-            counter: one of CountBody's offsets.
+            counter: the counter, as in CountBody.offsets.
             free: whether the code need not save the flags (counts_freely()).
         """
         return Refused(self.no_trampolines)
@@ -479,19 +483,18 @@ class Isa(PlantingIsa):
         return Scanned(every, bounds)
 
     def leads(self, columns: Columns) -> Leads:
-        """Return where control goes from each instruction, as scan() has noted it in the
-        instruction's mark (Columns.marks).
+        """Return where control goes from each instruction, read from its mark (Columns.marks).
 
-        An instruction whose mark is 0 has not been examined by scan(): its values in the result
-        have no meaning, and flow() must be called for it."""
+        If the mark of an instruction is 0, its values in the result have no meaning: call flow()
+        for it."""
         count = len(columns)
         return Leads(
             np.zeros(count, np.bool_), np.zeros(count, np.uint64), np.zeros(count, np.uint8)
         )
 
     def may_make_tables(self, columns: Columns) -> Bools:
-        """Return for each instruction whether jump_tables() may need it. Without the other
-        instructions, jump_tables() gives the same result."""
+        """Return for each instruction whether jump_tables() may need to see it. If jump_tables()
+        gets only these instructions of a function, its result is the same."""
         return np.ones(len(columns), np.bool_)
 
     def counts_freely(self, sites: Columns, following: Sequence[bytes]) -> Bools:
@@ -522,8 +525,8 @@ class Isa(PlantingIsa):
     def run_patches(
         self, start: U64, at: I64, code: bytes, to: U64, dead: Sequence[int]
     ) -> tuple[Bools, bytes]:
-        """Return for each run whether run_patch() can make its jump, and the bytes of all patches,
-        one after another. A run without a jump contributes its original bytes.
+        """Return for each run whether run_patch() can make its patch; and the patches of all runs,
+        one after another. A run that cannot have a patch has its original bytes in place of one.
 
         Args:
             start: address of each run.
@@ -567,13 +570,13 @@ class Isa(PlantingIsa):
         return np.full(len(batch.columns), -1, np.int32)
 
     def trampolines(self, batch: TrampolineBatch, to: U64, target: U64) -> MadeTrampolines:
-        """Return the trampolines of a batch for which trampoline_sizes() knows every size. Each is
-        byte for byte what trampoline() would return.
+        """Return the trampolines of a batch. trampoline_sizes() must have returned a size for each
+        of them, not -1. Each is byte for byte what trampoline() would return.
 
         Args:
             to: address of each trampoline.
-            target: address to which each instruction's direct branch leads from the trampoline: the
-                original target or, if an instruction is planted there, the trampoline of that
-                instruction.
+            target: for each instruction that is a direct branch, where the branch leads from the
+                trampoline: to the original target or, if the instruction there is planted, to its
+                trampoline.
         """
         return MadeTrampolines(np.zeros(0, np.uint8), np.zeros(0, np.int32))

@@ -1,5 +1,5 @@
-"""Protocols of two things: the traced kernel, as providers and planting use it; and providers,
-which find the kernel's probes.
+"""Two protocols: the traced kernel, for providers and for planting; and providers, which find the
+kernel's probes.
 
 Tested by tests/providers and tests/test_contracts.py."""
 
@@ -33,12 +33,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Exits:
-    """The parts of a function, and the instructions by which control may leave the part that they
-    are in.
+    """The parts of a function, and the instructions from which control may leave their part.
 
     Attributes:
         parts: the parts of the function, in the order of Kernel.parts().
-        leaving: (part, instruction, where control goes from the instruction), part by part.
+        leaving: (part, instruction in it, where control goes from the instruction), part by part.
     """
 
     parts: Sequence[Function]
@@ -98,8 +97,8 @@ class Kernel(Protocol):
         ...
 
     def computed(self, parts: Sequence[Function]) -> Sequence[int]:
-        """Return the addresses of instructions to which a function's computed jumps can lead by
-        their jump tables, ascending. Targets in tables that kinst has not found are missing.
+        """Return the targets of a function's computed jumps, as far as kinst has found their jump
+        tables: addresses of instructions, ascending.
 
         Args:
             parts: all parts of the function, as parts() returns them.
@@ -118,9 +117,9 @@ class Kernel(Protocol):
         ...
 
     def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Return for each instruction, given as (address, size), whether kinst does not plant it
-        because the kernel's own function tracer may write there. True only with
-        -x plant=no-callsite."""
+        """Return for each instruction, given as (address, size), whether kinst leaves it to the
+        kernel's own function tracer. True only with -x plant=no-callsite, and only if that tracer
+        may write to the instruction."""
         ...
 
     def dead_ends(self) -> Sequence[str]:
@@ -201,8 +200,8 @@ def all_named(kernel: Kernel, name: str) -> Sequence[Function]:
 
 
 def no_function(kernel: Kernel, module: str, function: str) -> AbsentError:
-    """Return the error for a function that does not exist. Its hint says which module has a
-    function of this name, or which similar name may be meant."""
+    """Return the error for a function that does not exist. The error's hint names another module
+    that has a function of this name, or a similar name."""
     plain = function.partition("@")[0]
     elsewhere = all_named(kernel, plain) if module else ()
     return AbsentError(
@@ -227,15 +226,15 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A probe that matches a description, before it has an id. A probe with several sites has a
-    Found for each site.
+    """A probe that matches a description, before it gets an id. If a probe has several sites, there
+    is a Found for each of them.
 
     Attributes:
         arguments: how to find arg0, arg1, ...; () if the probe has no arguments.
-        condition: a D expression over regs[] that is true at the site if the probe fires there; ""
-            if it always fires.
-        switch: address of the kernel's switch that must be on so that control reaches the site
-            (Tracepoints.switched()); 0 if control reaches it anyway.
+        condition: the probe fires at the site only if this D expression over regs[] is true there;
+            "" if it always fires.
+        switch: address of the kernel's switch that leads control to the site while it is on
+            (Tracepoints.switched()); 0 if control reaches the site without a switch.
         selection: how to tell which of the site's hits belong to the probe; None if all do.
     """
 
@@ -269,8 +268,8 @@ class Provider(Protocol):
         return ()
 
     def argument_types(self, pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
-        """Return the types of args[] at the probe that a description names. None if it names no
-        probe of this provider or several, or if the probe's arguments have no types.
+        """Return the types of args[] at the probe that a description names. None if these arguments
+        have no types, or if the description does not name exactly one probe of this provider.
 
         Raises KinstError if the kernel's debug information cannot tell the types."""
         return None

@@ -141,13 +141,14 @@ class KernelLocation:
         text: start address of the kernel's code according to the page tables, or None.
         places: addresses inside the kernel's code: trap handlers, and program counters of CPUs in
             the kernel.
-        counter_bases: for a user program, values for the per-CPU base register; the machine gives
-            each thread one of them. () for a kernel.
+        counter_bases: for a user program, the values of the per-CPU base register: each thread has
+            one of them, for counters of its own. () for a kernel.
         process: the process id of a user program; 0 for a kernel.
         booting: whether the kernel is at the beginning of its boot, so that its clock, its per-CPU
             data and most of its tables do not exist yet.
-        time: the value, in ns, from which D's timestamp goes on if the kernel's boot was traced and
-            is over now: the kernel has a clock, but it shows another time. None in any other case.
+        time: D's timestamp at the end of a traced boot, in ns. From then on D's timestamp uses the
+            kernel's clock, which shows another time; it must go on from this value. None if no boot
+            was traced, or it is not over.
     """
 
     text: int | None = None
@@ -208,13 +209,14 @@ class EarlyStart(Protocol):
 
     def load(self) -> None:
         """Begin to load the machine's saved state. This costs more than the start itself, so call
-        it only when the program is known to be free of errors. take() does it as well.
+        it only when the program is known to be free of errors. Without this call, take() loads the
+        state.
         """
         ...
 
     def take(self, wanted: object) -> Any:
-        """Return the started machine if its configuration equals `wanted`, and stop it and return
-        None if not. If an earlier call has returned it, only return None.
+        """Return the started machine if its configuration equals `wanted`; otherwise stop the
+        machine and return None. Return None as well if an earlier call has returned the machine.
 
         Args:
             wanted: the value by which this kind of machine compares configurations.
@@ -244,8 +246,8 @@ class MachineConfig:
         scratch: minimum size in bytes of the memory to set aside for scratch.
         image: the file with the kernel's symbols, for messages.
         cache: folder of files that are cached for this host.
-        early_start: the machine that start_early() has started, when `scratch`, `virtual_layout`
-            and `image` of this configuration were not known yet; None if it has started none.
+        early_start: the machine that start_early() has started, before `scratch`, `virtual_layout`
+            and `image` were known; None if there is none.
         terminal: the terminal of the machine's commands, or None.
         command: the command of the trace; "" if there is none, or if it is not known yet.
     """
@@ -345,8 +347,8 @@ class Planter(Protocol):
         ...
 
     def take_missed(self) -> Sequence[int]:
-        """Return how many calls of each sampler that was passed to plant() were missed, because a
-        CPU had no time for them. Counts begin anew with each call of this method.
+        """Return, for each sampler that was passed to plant(), how many of its calls were missed
+        because a CPU had no time for them. Only calls since the last take_missed() count.
 
         May also be called after restore(). Raises TargetError.
         """
@@ -484,8 +486,8 @@ class Planting(Protocol):
         Args:
             size: bytes to map.
             near: addresses [low, high) that scratch should be close to.
-            reach: addresses [low, high) that branches must reach from all of scratch but its first
-                `data` bytes.
+            reach: addresses [low, high) that branches in scratch must reach, wherever in scratch
+                they are. The first `data` bytes do not count.
             data: bytes at the start of scratch that hold no code.
         """
         return None

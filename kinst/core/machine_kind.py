@@ -29,10 +29,10 @@ class MachineKind(Protocol):
         option: the option that selects this kind. Its name is "--" followed by `name`, such as --vm
             for the kind vm.
         options: options that only this kind has.
-        takes: fields of MachineOptions and Request that this kind has in common with other kinds.
+        takes: options that other kinds have as well: names of fields of MachineOptions and Request.
         rules: which of its options contradict each other.
-        settings: (name, value) of -x options. A D program for such a machine gets these values,
-            except for options that the user sets.
+        settings: (name, value) of -x options that differ from the usual defaults on such a machine.
+            Options that the user sets keep the user's values.
     """
 
     name: str

@@ -67,8 +67,8 @@ NO_OPTIONS = MachineOptions()
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the command line. An option of a machine is also a keyword parameter of
-    kinst.boot() and the like; the value of `field` is the parameter's name."""
+    """An option of the command line. If it configures a machine, kinst.boot() and similar functions
+    have a keyword parameter for it; `field` is the parameter's name."""
 
     # The option as it is written: "-c", "--cpus".
     name: str

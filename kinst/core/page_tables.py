@@ -35,8 +35,8 @@ class Root:
         physical: physical address of the table.
         levels: number of levels, 3 to 5.
         page_bits: number of address bits within a page.
-        bits: number of address bits that the tables translate; 0 if the top-level table fills a
-            page, so that `levels` and `page_bits` determine the number.
+        bits: number of address bits that the tables translate. 0 if the top-level table fills a
+            page; then `levels` and `page_bits` determine the number.
     """
 
     physical: int
@@ -82,13 +82,13 @@ class Format:
         is_leaf: (entry, level) -> whether a valid entry maps memory.
         table: (entry) -> physical address of the table that the entry points to.
         leaf: (address, entry, level, entries of the levels above) -> the mapping.
-        link: (physical address of a table) -> the entry that points to the table; only needed if
-            make_leaf() is to add tables.
-        canonical: if True, the upper half of the top-level table maps the end of the address space,
-            and the lower half its start; if False, the whole table maps the end.
+        link: (physical address of a table) -> the entry that points to the table. Only make_leaf()
+            needs it, to add tables.
+        canonical: which addresses the top-level table maps. True: its lower half maps the start of
+            the address space, and its upper half the end. False: all of it maps the end.
         page_bits: number of address bits within a page.
-        page: (level-2 entry of a mapping of 2 MB) -> the level-1 entry of its first page; used if
-            such a mapping takes many entries of level 1.
+        page: (level-2 entry of a mapping of 2 MB) -> the level-1 entry of the mapping's first page.
+            Used with pages larger than 4 KB.
     """
 
     valid: Callable[[int, int], bool]
@@ -102,8 +102,8 @@ class Format:
 
 
 def shift(level: int, page_bits: int = PAGE_BITS) -> int:
-    """Return the number of the lowest address bit that selects an entry of a table at `level`; the
-    last level is 1."""
+    """Return which bits of an address select an entry of a table at `level`: the number of the
+    lowest such bit. Level 1 is the last level."""
     return page_bits + (page_bits - 3) * (level - 1)
 
 
@@ -137,9 +137,10 @@ class Paging(ABC):
         """Whether the CPU with these registers is in user mode."""
 
     def roots_of(self, registers: Mapping[str, int]) -> tuple[Root, ...]:
-        """Return the top-level tables that may be the kernel's: the table that the CPU uses and, if
-        that may be the table of user mode (page table isolation), also the table that belongs to
-        it in the kernel. Of two tables, the one that maps more of the kernel is the kernel's.
+        """Return the top-level tables of which one is the kernel's: the table that the CPU uses
+        now, and with page table isolation sometimes a second one. Then the CPU may be using the
+        process's table for user mode, and the second is the process's table for the kernel. The
+        kernel's table is the one that maps more of the kernel.
 
         Raises TargetError as root_of() does.
         """
@@ -201,8 +202,7 @@ class Paging(ABC):
 
     def slot_free(self, read: Read, root: Root, address: int) -> bool:
         """Whether make_leaf() can map LEAF_SIZE bytes at this address: nothing is mapped there, and
-        no new entry of the top-level table is needed. Processes may have different top-level
-        tables."""
+        the top-level table needs no new entry, which the tables of other processes would lack."""
         return self._tables[root.page_bits].slot_free(read, root, address)
 
     def make_leaf(
@@ -211,8 +211,8 @@ class Paging(ABC):
         """Return the writes (physical address, bytes), in order, that map LEAF_SIZE bytes at a
         virtual address.
 
-        Return None if something is mapped there, or if a new entry of the top-level table would be
-        needed: each process of the guest may have a top-level table of its own.
+        Return None if something is mapped there, or if the top-level table would need a new entry:
+        the tables of other processes would lack this entry.
 
         Args:
             address: virtual address, a multiple of LEAF_SIZE.
@@ -309,9 +309,8 @@ class _Tables:
         return (1 << 64) - (1 << (root.bits or self._shift(root.levels + 1)))
 
     def _entries(self, part: _Part) -> Iterator[tuple[int, int, int, Above]]:
-        """Yield (first virtual address, entry, level, entries of the levels above) for each entry
-        at which the walk of a part ends: leaves, invalid entries, and all entries of the level
-        `last`."""
+        """Walk a part of the page tables down to leaves, invalid entries and entries of the level
+        `last`. For each of these yield (first virtual address, entry, level, entries above it)."""
         root = part.root
         return self._below(part, root.physical, root.levels, self._first(root), ())
 

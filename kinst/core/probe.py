@@ -76,10 +76,11 @@ class ProbePattern:
     Attributes:
         id: the probe id, if the description is a number; else 0. For a probe id the parts are
             empty, and matches() returns False, because a probe's name does not contain its id.
-        library: the probe of a D library that the matching probes stand for, and whose name they
-            get; None if they keep their names.
-        process: the process id after the provider's name (pid1234:a.out:main:entry), which is not
-            in `provider`; 0 for $target before the process exists; None if there is no id.
+        library: a probe of a D library, if the description comes from that probe's declaration: the
+            matching probes get the library probe's name. None if they keep their own names.
+        process: the process id that follows the provider's name: 1234 in pid1234:a.out:main:entry,
+            where `provider` is pid. 0 for $target before the process exists; None if there is no
+            id.
     """
 
     provider: str = ""
@@ -92,7 +93,8 @@ class ProbePattern:
 
     @property
     def full_provider(self) -> str:
-        """The provider with the process id after it, as the description has it."""
+        """The first part of the description: the provider's name, with the process id if there is
+        one."""
         return self.provider + ("" if self.process is None else str(self.process or "$target"))
 
     def matches(self, probe: ProbeName) -> bool:
@@ -122,9 +124,9 @@ class Crossing:
 
     Attributes:
         kind: "entry" or "return".
-        layer: index of this crossing among those at the same instruction, in the order in which
-            control makes them: it enters the outermost of nested copies first, and leaves the
-            innermost first. 0 if there is only one.
+        layer: index of this crossing if the instruction makes several, since it enters or leaves
+            several nested copies; otherwise 0. Copies are entered from the outermost to the
+            innermost, and left from the innermost to the outermost.
     """
 
     kind: str
@@ -226,7 +228,7 @@ class ProbeInterface:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """How to find the value of argN when a site's probe fires."""
+    """How to find the value of one of arg0, arg1, ... when a probe fires at a site."""
 
     # How the value is found: ARGUMENT_* of core/layout.py.
     kind: int
@@ -238,18 +240,18 @@ class Argument:
 
 
 def pointed_at(slot: int, offset: int) -> Argument:
-    """Return an Argument whose value is the 8 bytes at `offset` from the address in a frame
-    slot. These bytes must be mapped whenever the probe fires."""
+    """Return an Argument for a value of 8 bytes in memory: a frame slot has an address, and the
+    value is `offset` bytes after it. This memory must be mapped whenever the probe fires."""
     return Argument(ARGUMENT_POINTED, offset << POINTED_SHIFT | slot)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """How to tell which of the probes at one site a hit belongs to, by a number in memory such as
-    the number of a system call.
+    """How to tell whether a hit belongs to a probe that shares its site with other probes. A number
+    in memory decides, such as the number of a system call.
 
-    A hit belongs to the probe if the number is one of `values` and, unless `state` is None,
-    `state` & mask is `wanted`.
+    A hit belongs to the probe if `number` is one of `values`. If `state` is not None, also (`state`
+    & `mask`) must equal `wanted`.
 
     Attributes:
         number: how to find the number, from pointed_at(); only its low 32 bits count.

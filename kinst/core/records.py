@@ -73,14 +73,15 @@ class AggregationLayout:
     """Layout of an aggregation's table.
 
     Attributes:
-        counters: offset, in each CPU's counter block, of the aggregation's 8-byte counters; -1 if
-            it has none. Only some count()s have counters, in addition to the table. Counter i is at
-            counters + 8*i. The value of a key is the sum, over all CPUs, of the key's entry in the
-            table and the key's counter. With constant keys, counter i belongs to entry i.
-        slots: number of counters of a count() with one integer key; 0 for any other aggregation.
-            Counter i belongs to the key whose word is in slot i of the slot table. A key's word is
-            the key, zero-extended, plus SLOT_BIAS, modulo 2**64; it is never 0.
-        slot_table: offset in the globals area of the slot table, which has `slots` words.
+        counters: offset, in each CPU's counter block, of the aggregation's 8-byte counters: counter
+            i is at counters + 8*i. -1 if it has no counters; only some count()s have them, besides
+            the table. To get the value of a key, add the key's table entry and its counter, and sum
+            these over all CPUs. With constant keys, counter i belongs to entry i.
+        slots: number of counters, if a slot table tells which key each counter belongs to;
+            otherwise 0. Only a count() with one integer or pointer key can have a slot table. Slot
+            i has the word of the key of counter i. A key's word is the key, zero-extended, plus
+            SLOT_BIAS, modulo 2**64; it is never 0.
+        slot_table: offset of the slot table in the globals area; it has `slots` words.
     """
 
     index: int
@@ -130,7 +131,7 @@ class DynamicLayout:
         area: offset of the table in the dynamic area.
         keys: the keys in an entry; the first key of a thread-local variable is the thread.
         value: the value in an entry.
-        shared: whether threads share the entries; False for a thread-local variable, whose entries
+        shared: whether threads share the entries. False for a thread-local variable: its entries
             can be used again as soon as they are freed.
     """
 
@@ -157,16 +158,17 @@ class ProgramLayout:
     """Layouts of everything that a program writes.
 
     Attributes:
-        variables: offset of each variable, by Variable.index. For a global variable it is an offset
-            in the globals area. For a clause-local string, structure or array it is an offset in
-            the clause's working memory, which begins with the keys of aggregations. -1 for a
-            clause-local integer or pointer, which is in a register, and for a dynamic variable.
+        variables: where each variable is, by Variable.index. Of a global variable: its offset in
+            the globals area. Of a clause-local string, structure or array: its offset in the
+            clause's working memory, which begins with the keys of aggregations. -1 for a
+            clause-local integer or pointer, which needs no memory, and for a dynamic variable.
         clause_size: bytes of the clause-local strings, structures and arrays.
         dynamic: the tables of the dynamic variables.
-        strings: offset of each string constant in the strings area, and the contents of that area.
-        site_keys: (probe id, aggregation index) -> index of the entry in the aggregation's table
-            that the probe updates, for aggregations with constant keys. In a site descriptor these
-            indexes follow SITE_HEADER, in the order of constant_aggregations.
+        strings: (text of each string constant -> its offset in the strings area, the bytes of that
+            area).
+        site_keys: for aggregations with constant keys: (probe id, aggregation index) -> index of
+            the table entry that the probe updates. A site descriptor has these indexes after
+            SITE_HEADER, in the order of constant_aggregations.
     """
 
     clauses: tuple[ClauseLayout, ...]

@@ -1,5 +1,5 @@
-"""Names of an instruction set's registers: all that checking a D program, and running a program
-without a kernel, need of an instruction set.
+"""Names of an instruction set's registers. Checking a D program needs no more of an instruction
+set, and neither does running a D program without a kernel.
 
 Tested by tests/isa/test_isa_contract.py."""
 
@@ -30,8 +30,8 @@ class Register:
 
 
 class RegisterNames(Protocol):
-    """The part of an instruction set that checking a D program needs, and running a program without
-    a kernel. An Isa has it, and so has a NamedRegisters."""
+    """Names of an instruction set's registers: enough to check a D program, or to run it without a
+    kernel. Isa and NamedRegisters implement this protocol."""
 
     @property
     def name(self) -> str: ...
@@ -63,8 +63,8 @@ class NamedRegisters:
         argument_slots: frame slots of the C argument registers.
         sp_slot: frame slot of the stack pointer.
         result_slot: frame slot of the register with a C function's result.
-        exit_slot: the frame slot, of no register, in which clauses store where control goes after
-            them (Exit.number in core/bodies.py); -1 if frames have no such slot.
+        exit_slot: an additional frame slot, which belongs to no register: in it clauses store where
+            control goes after them (Exit.number in core/bodies.py). -1 if frames have no such slot.
         writable_slots: frame slots of the registers that a program may assign.
         fixed_slots: frame slot of another register -> the reason why it cannot be assigned.
     """
@@ -84,8 +84,8 @@ class NamedRegisters:
 
 
 def slots_of(registers: Sequence[Register], exit_slot: int = -1) -> int:
-    """Return how many u64 slots a frame has. A trampoline, or a stop, passes a frame to a clause:
-    the saved values of these registers, and the exit slot.
+    """Return how many u64 slots a frame has. A frame is passed to a clause: it has a slot with the
+    saved value of each register and, if exit_slot is not -1, the exit slot.
 
     Args:
         exit_slot: the slot in which clauses store where control goes after them; -1 if frames have

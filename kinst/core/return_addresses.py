@@ -36,8 +36,8 @@ class EndedCode:
 
 
 def pointers_into(target: Target, ranges: Sequence[tuple[int, int]]) -> U64 | None:
-    """Return the values in memory and in the registers of all CPUs that point into any of the
-    ranges [low, high): each value once, ascending. None if memory cannot be searched. The machine
+    """Search memory and the registers of all CPUs for values that point into any of the ranges
+    [low, high). Return each value once, ascending; None if memory cannot be searched. The machine
     must be stopped."""
     words = target.pointers(ranges)
     if words is None:
@@ -48,7 +48,7 @@ def pointers_into(target: Target, ranges: Sequence[tuple[int, int]]) -> U64 | No
 
 
 def unused(target: Target, ended: Sequence[EndedCode]) -> tuple[EndedCode, ...]:
-    """Return the code of ended traces that no thread executes in, or will return to; () if memory
+    """Return those pieces of ended code that no thread executes, or will return to; () if memory
     cannot be searched. The machine must be stopped.
 
     No thread will enter this code later, since only code of ended traces leads to it."""
@@ -72,8 +72,8 @@ def around(ended: Sequence[EndedCode]) -> list[tuple[int, int]]:
 
 
 def with_ways_back(live: U64, ended: Sequence[EndedCode]) -> U64:
-    """Return `live` and, for each ended code that an address of `live` points into, the addresses
-    that this code leads back to: sorted, each once."""
+    """Return the addresses `live`, together with further addresses: if one of them points into
+    ended code, the addresses to which this code leads back. Sorted, each once."""
     back = [trace_code.ways_back for trace_code in ended if is_entered(trace_code, live)]
     return distinct(np.concatenate([live, *back]))
 

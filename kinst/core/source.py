@@ -86,7 +86,7 @@ class CodeImage:
 
     Attributes:
         low: the lowest running address of the code.
-        high: the running address after the code.
+        high: the running address directly after the code.
         linked: the linked address of the code at `low`.
         path: path of the file with debug information.
     """

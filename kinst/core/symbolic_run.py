@@ -50,7 +50,7 @@ class SymbolicValue:
         return SymbolicValue(self.term, signed(self.number + number), source=self.source)
 
     def loaded(self, size: int = WORD) -> SymbolicValue:
-        """Return the value of the `size` bytes in memory whose address is this value,
+        """Return the value that is loaded from memory if this value is the address: `size` bytes,
         zero-extended."""
         return SymbolicValue(f"(uint64_t)*(uint{8 * size}_t *){self.text}", 0, size, self)
 
@@ -76,8 +76,8 @@ class SymbolicRun(Protocol):
         ...
 
     def take_numbers(self, other: Self) -> None:
-        """For each register that has a known number as its value in `other`, set the register to
-        that number in this run. Leave the other registers of this run unchanged."""
+        """Copy the registers whose value in the run `other` is a known number. All other registers
+        of this run stay as they are."""
         ...
 
     def call(self) -> None:
@@ -87,9 +87,9 @@ class SymbolicRun(Protocol):
     def copy(self) -> Self: ...
 
     def ignore_stores(self) -> None:
-        """From now on, let each load get what its memory contained at the first instruction, as if
-        the code had stored nothing. Such a value shows the address of the load, but the code may in
-        fact load something else.
+        """From now on, treat each load as if the code had stored nothing: it gets what the memory
+        contained at the first instruction. The value may be wrong, but it shows from which address
+        it was loaded.
         """
         ...
 
@@ -100,8 +100,8 @@ class SymbolicRun(Protocol):
         ...
 
     def pointer_load(self, one: Instruction) -> SymbolicValue | None:
-        """Return the address that an instruction loads a whole register from; None if it does
-        something else, or if the address is unknown."""
+        """Return the address from which an instruction loads a whole register; None if it is no
+        such load, or if the address is unknown."""
         ...
 
     def zero_test(self, one: Instruction) -> tuple[SymbolicValue, bool] | None:

@@ -56,9 +56,10 @@ class PerCpu:
 class Access:
     """How code in the target finds the value of a built-in variable: a chain of loads.
 
-    Load 8 bytes at per-CPU base + per_cpu; if per_cpu is None, start with the constant `address`
-    instead. Then, for each offset but the last, add the offset and load a pointer. The value lies
-    at the last pointer plus the last offset.
+    The chain starts with an address: the 8 bytes at per-CPU base + per_cpu. If per_cpu is None, it
+    starts with the constant `address` or, if `thread` is set, with the current thread's address.
+    For each offset but the last, add the offset to the address, and load the next address there.
+    Add the last offset: the value is at the resulting address.
 
     Attributes:
         per_cpu: offset from the per-CPU base, or None.
@@ -66,9 +67,9 @@ class Access:
         size: bytes of the value; for a string, the maximum.
         signed: whether the value is a signed integer.
         string: whether the value is text.
-        address: where the chain starts if per_cpu is None.
-        thread: whether the chain starts at the current thread's address, which the kernel keeps in
-            a register (PerCpu.thread_asm). If so, per_cpu is None.
+        address: where the chain starts if per_cpu is None and `thread` is False.
+        thread: whether the chain starts at the current thread's address, for a kernel that keeps
+            this address in a register (PerCpu.thread_asm). If so, per_cpu is None.
     """
 
     per_cpu: int | None
@@ -86,7 +87,7 @@ class Clock:
     shift), and wall-clock time = ns + wall_offset.
 
     Attributes:
-        now_ns: what this clock showed, in ns, when the kernel last updated its own clock.
+        now_ns: the time of this clock, in ns, at which the kernel last updated its own clock.
     """
 
     base_cycles: int
@@ -104,8 +105,8 @@ class Clock:
         )  # fmt: skip
 
     def from_zero(self) -> Clock:
-        """Return an equivalent clock whose base_ns is 0: its base_cycles are the cycles at which
-        this clock showed 0. The new clock shows the same time, or 1 ns less.
+        """Return a clock for the same time whose base_ns is 0, so that code need not add it.
+        Because of rounding, the clock may show 1 ns less than this one.
 
         If a cycle is longer than 1 ns, return this clock unchanged."""
         if self.mult > 1 << self.shift:
@@ -116,8 +117,9 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class ThreadTime:
-    """How to compute D's vtimestamp, in ns: D's timestamp + offset_ns + the sum of the values
-    in the kernel that `plus` finds - the sum of those that `minus` finds."""
+    """How to compute D's vtimestamp, in ns, from D's timestamp and values in the kernel: to the
+    timestamp, add offset_ns and all values that `plus` finds; then subtract all values that `minus`
+    finds."""
 
     plus: tuple[Access, ...]
     minus: tuple[Access, ...]
@@ -130,9 +132,9 @@ class Unwinder:
 
     Attributes:
         address: address of a C function (saved registers, u64 store[], u32 entries, u32 skip). It
-            stores the saved program counter, then return addresses, `entries` at most, and returns
-            how many it has stored. It may be called in any context, because it checks a stack
-            before it reads it.
+            stores at most `entries` addresses, the saved program counter and then return addresses,
+            and returns how many it has stored. It may be called in any context, because it checks a
+            stack before reading the stack.
         size: bytes of the saved registers; bytes without a register or constant are zero.
         registers: (offset in the saved registers, D name of a register; "" for the program
             counter).
@@ -154,13 +156,12 @@ class UserMemory:
             address never causes an oops.
         write: address of a C function (user dst, src, size) that does the same in the other
             direction; 0 if no such function is known.
-        mm: how to find the address of the structure that describes the process's address space; the
-            address is 0 for a kernel thread. None if `read` and `write` check by themselves that
-            there is an address space.
-        arg_start: offset in that structure at which the start address of the process's arguments is
-            stored; 0 if not known.
-        arg_end: offset in that structure at which the end address of these arguments is stored; 0
-            if not known.
+        mm: how to find the structure of the process's address space. Its address is 0 for a kernel
+            thread, which must not call `read` or `write`. None if these functions check that
+            themselves.
+        arg_start: offset, in that structure, of the start address of the process's arguments; 0 if
+            not known.
+        arg_end: offset, in that structure, of the end address of these arguments; 0 if not known.
     """
 
     read: int
@@ -171,8 +172,8 @@ class UserMemory:
 
 
 class Paths(Protocol):
-    """Emitter of code that finds the path of a file in the structures of a system's kernel. The
-    emitter's other methods are those of kinst.codegen.helpers.paths.PathCode."""
+    """Emitter of code that finds a file's path in the kernel's structures.
+    kinst.codegen.helpers.paths.PathCode has its other methods."""
 
     @property
     def longest(self) -> int:
@@ -183,17 +184,17 @@ class Paths(Protocol):
 @dataclass(frozen=True, slots=True)
 class UserState:
     """How to find the user-mode registers of the current thread, and the program of its process.
-    Each number but the mask is an offset in bytes at which a value is stored.
+    Offsets are in bytes.
 
     Attributes:
         stack: offset, in the thread's structure, of the address of the thread's kernel stack.
-        saved: offset, from the kernel stack's address, of the registers that were saved on entry
-            from user mode.
+        saved: offset, from the kernel stack's address, of the user-mode registers: they are saved
+            there when the thread enters the kernel.
         registers: D name of a register -> its offset in the saved registers.
         pc: offset of the program counter in the saved registers.
         frame: offset of the frame pointer in the saved registers.
-        next_at: offset, from the address in a frame pointer, of the caller's frame pointer.
-        return_at: offset, from the address in a frame pointer, of the return address.
+        next_at: offset of the caller's frame pointer, from the address in a frame pointer.
+        return_at: offset of the return address, from the address in a frame pointer.
         address_mask: mask of the bits of a return address that are part of the address.
         code_start: offset, in the structure of the address space (UserMemory.mm), of the address at
             which the program's code was loaded.
@@ -218,14 +219,14 @@ class Threads:
     """How to find all threads of the kernel and their stacks in memory. Offsets are in bytes from
     the start of a thread's structure, unless another structure is named.
 
-    The first threads of all processes form one circular list; all threads of a process form another
-    list. A link is a part of a structure that makes it a member of a list: its first word is the
-    address of the next member's link.
+    The first threads of all processes are in one circular list; the threads of each process are in
+    a list of their own. A thread's structure contains a link for each list. The first word of a
+    link is the address of the next thread's link.
 
     Attributes:
-        first: address of the structure of one first thread that always exists.
+        first: address of the structure of a thread that always exists and is its process's first.
         next: offset of the link in the list of first threads.
-        group: offset of a pointer to the structure that the threads of a process share.
+        group: offset of a pointer to the structure that all threads of a process share.
         head: offset, in that shared structure, of the head of the list of the process's threads.
         node: offset of the link in the list of the process's threads.
         stack: offset of a pointer to the thread's stack.
@@ -279,8 +280,8 @@ class TrapPath:
     kinst hooks.
 
     Attributes:
-        hooks: addresses of trap_hook, fault_hook and bug_hook of Facts, as far as known. A detour
-            may displace the first HOOK_BYTES of each function.
+        hooks: addresses of the functions Facts.trap_hook, fault_hook and bug_hook, without those
+            that are not known. A detour may displace the first HOOK_BYTES of each function.
         pc_delta: Facts.trap_pc_delta.
     """
 
@@ -290,17 +291,19 @@ class TrapPath:
 
 @dataclass(frozen=True, slots=True)
 class PageAllocator:
-    """How to allocate memory from the kernel's page allocator: kinst makes one of the kernel's
-    threads call it.
+    """How to allocate memory from the kernel's page allocator. kinst makes one of the kernel's
+    threads call the allocator.
 
     Attributes:
-        entries: addresses of functions at whose entry kinst may make a thread call: the thread may
-            sleep there, holds no lock, and takes interrupts. The functions that are called most
-            often are first; the last is called periodically, if the kernel has such a function.
-        return_address: return address for such a call: no other control flow reaches this address.
-        returning: return address in place of `return_address` on an ISA without a link register:
-            the entry of a rarely called function that only returns an error. 0 if the kernel lacks
-            that function: then `return_address` is used.
+        entries: addresses of functions. At the entry of each, kinst may make a thread call the
+            allocator: the thread may sleep there, holds no lock, and takes interrupts. The
+            functions that are called most often come first; the last is called periodically, if the
+            kernel has such a function.
+        return_address: return address for such a call: an address that control reaches in no other
+            way.
+        returning: return address for such a call on an ISA without a link register: the entry of a
+            rarely called function that only returns an error. 0 if the kernel has no such function,
+            and kinst must use `return_address`.
         allocate: address of the C function (flags, order), which returns the address of page <<
             order bytes, or 0.
         flags: value of the argument `flags`.
@@ -308,11 +311,12 @@ class PageAllocator:
         forget: address of the C function (start, end), which makes all CPUs forget their
             translations of these addresses, after they have been unmapped.
         page: bytes of a page.
-        threads: how to see that no thread executes in the memory before it is freed.
+        threads: how to find all threads and their stacks. kinst frees the memory only if no thread
+            executes in it.
         traps: how breakpoints and faults reach kinst's code.
-        tracer: (address of a word, value of the word while the kernel's own tracer has no users);
-            None if not known. Only while it has no users may the writes of Claims.claims() be
-            undone.
+        tracer: how to see that nothing uses the kernel's own tracer: (address of a word, value of
+            the word in this case). None if not known. Only in this case may kinst undo the writes
+            of Claims.claims().
     """
 
     entries: tuple[int, ...]
@@ -332,13 +336,14 @@ class PageAllocator:
 class Signals:
     """How clauses send a signal to the current thread.
 
-    The code that a probe interrupts may hold the locks that sending takes. So a clause queues work,
-    which the kernel does in an interrupt of its own as soon as the CPU takes interrupts.
+    A clause cannot send the signal itself: the code that its probe interrupts may hold a lock that
+    sending takes. So the clause asks the kernel to call a function later, in an interrupt. For this
+    the kernel has a structure, called a work.
 
     Attributes:
-        queue: address of a C function (work) that queues such work; it may be called anywhere.
-        function: the kernel calls the function (work) whose address is at this offset in the work's
-            structure. The other bytes of the structure are 0 at first.
+        queue: address of a C function (work) that queues a work; it may be called anywhere.
+        function: offset in a work at which the address of the function to call is stored. All other
+            bytes of a new work are 0. The function gets the work's address.
         send: address of a C function (signal, thread, 0) that sends a signal.
         stop: number of the signal that stops a process.
     """
@@ -618,9 +623,9 @@ class SiteRules(Protocol):
         ...
 
     def exempt(self) -> frozenset[int]:
-        """Return the addresses of instructions that may be planted even if refusals() returns a
-        reason for their function: when control reaches one of these instructions, the kernel is in
-        a state in which functions that may be planted run, too."""
+        """Return the addresses of instructions that may be planted although refusals() refuses
+        their function. When control reaches such an instruction, the kernel is in the same state as
+        in functions that may be planted."""
         ...
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
@@ -650,9 +655,9 @@ class SiteRules(Protocol):
         ...
 
     def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Return for each instruction, given as (address, size), whether kinst does not plant it
-        because the kernel's own function tracer may write to any of its bytes. True only
-        with -x plant=no-callsite."""
+        """Return for each instruction, given as (address, size), whether kinst leaves it to the
+        kernel's own function tracer. True only with -x plant=no-callsite, and only if that tracer
+        may write to any of its bytes."""
         ...
 
     def is_bug(self, address: int) -> bool:
@@ -671,17 +676,18 @@ class SiteRules(Protocol):
 
 
 class Claims(Protocol):
-    """Agreement with the kernel's own tracer about which instructions it leaves alone."""
+    """Agreement with the kernel's own tracer: it must not rewrite instructions that kinst has
+    claimed."""
 
     def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
-        """Return data writes (address, bytes) that keep the kernel's own tracer from rewriting
-        these instructions. Make them before the instructions are patched. Raises KinstError if the
-        tracer uses one of them now."""
+        """Return writes (address, bytes) to the kernel's data that keep its own tracer from
+        rewriting these instructions. The caller makes them before it patches the instructions.
+        Raises KinstError if the tracer uses one of the instructions now."""
         ...
 
     def releases(self, claimed: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
-        """Return data writes (address, bytes) that undo the writes of claims(). Make them after the
-        instructions are restored."""
+        """Return writes (address, bytes) that undo `claimed`, the writes of claims(). The caller
+        makes them after it has restored the instructions."""
         ...
 
 
@@ -740,7 +746,7 @@ class ModuleFrames:
     """Call frame information from a module's file.
 
     Attributes:
-        rule: (address in the file) -> the rule there, or None.
+        rule: (address in the file) -> the rule there; None if the file has none.
         back: (running address) -> address in the file, or None.
     """
 
@@ -756,8 +762,8 @@ class LoadedModules(Protocol):
         ...
 
     def find_frames_with(self, find: Callable[[LoadedModule], ModuleFrames | None]) -> None:
-        """Set the function that finds a module's call frame information, for modules without unwind
-        tables in memory. It is called once for each such module."""
+        """Set the function that finds a module's call frame information in a file. It is called
+        once for each module that has no unwind tables in memory."""
         ...
 
 
@@ -781,8 +787,8 @@ class System(
     def text(self) -> tuple[int, int]: ...
 
     def leaving_call_sites(self) -> System:
-        """Return this system with one change: call sites of the kernel's own tracer are left to
-        that tracer. They are refused, and count as rewritten at run time."""
+        """Return this system for -x plant=no-callsite: it leaves the call sites of the kernel's own
+        tracer to that tracer. They are refused, and count as rewritten at run time."""
         ...
 
     @property
@@ -795,8 +801,8 @@ class System(
     def allocator(self) -> PageAllocator | None: ...
 
     def clock(self) -> Clock | None:
-        """Read the kernel's clock again and return it, with now_ns as of the last tick; None if
-        kinst cannot read the clock.
+        """Read the kernel's clock again and return it; now_ns is the time of the kernel's last
+        update of the clock. None if kinst cannot read the clock.
         """
         ...
 

@@ -1,11 +1,10 @@
 """Search of threads' stacks for program counters and return addresses in code of an ended trace, so
 that its memory can be freed.
 
-A thread may be interrupted in a trampoline or a clause at any moment (by an interrupt, or a fault
-of a displaced access to user memory). It stays there until it is scheduled again, and the address
-where it will continue is on its stack. Once no patch leads into the code, threads only leave it. So
-if neither a CPU's registers nor a stack of the stopped machine has an address in the code, no
-thread will execute it. Only the used part of each stack counts, because old values remain below it.
+A thread may be interrupted in a trampoline or a clause at any moment, and then sleep for long. The
+address at which it will continue is on its stack. Once no patch leads into the code, no thread
+enters it. So if no CPU's registers and no stack have an address in the code, no thread will execute
+the code. Only the used part of each stack counts, because old values remain in the unused part.
 
 Tested by tests/machines/attach/test_parts.py."""
 
@@ -57,7 +56,7 @@ def _values_in_use(read: Read, threads: Threads, cpus: Sequence[OnCpu]) -> Itera
 def unused_by_stacks(
     target: Target, isa: Isa, threads: Threads, ended: Sequence[EndedCode]
 ) -> tuple[EndedCode, ...]:
-    """Return the code of ended traces that no thread executes in, or will return to; () if the
+    """Return those pieces of ended code that no thread executes, or will return to; () if the
     threads cannot be read. The machine must be stopped.
 
     Unlike unused() of return_addresses.py, this needs the system to know where threads and stacks

@@ -1,5 +1,6 @@
-"""Waiting for CPUs that have hit a breakpoint of kinst, until they have reached kinst's hook in the
-kernel's handler. If the hook were removed before, the kernel would die of an unknown breakpoint.
+"""Waiting until no CPU is on its way from a breakpoint of kinst to kinst's hook in the kernel's
+breakpoint handler. If kinst removed the hook before, such a CPU would find no hook, and the kernel
+would die of an unknown breakpoint.
 
 Tested by tests/session/test_trapped_cpu.py and tests/machines/attach/test_guardian.py."""
 
@@ -38,11 +39,11 @@ class Stoppable(Protocol):
 
 
 def let_pass(machine: Stoppable, read: Read, isa: Isa, sites: U64, pc_delta: int) -> None:
-    """Let the machine run until no CPU that has hit a breakpoint at one of these sites is still on
-    its way to the hook, or 2.5 seconds have passed.
+    """Let the machine run until no CPU is on its way from a breakpoint at one of these sites to the
+    hook, at most for 2.5 seconds.
 
-    The machine must be stopped, and is stopped again afterwards. The breakpoints must have been
-    removed.
+    The breakpoints must have been removed. The machine must be stopped, and is stopped again
+    afterwards.
 
     Args:
         read: reads the kernel's memory.
@@ -62,10 +63,10 @@ def let_pass(machine: Stoppable, read: Read, isa: Isa, sites: U64, pc_delta: int
 def _has_trapped(
     read: Read, isa: Isa, registers: Mapping[str, int], saved_pcs: U64, pc_delta: int
 ) -> bool:
-    """Whether a CPU may have hit a breakpoint and not have reached the hook.
+    """Whether a CPU may be on its way from a breakpoint to the hook.
 
-    Such a CPU still has the program counter that the breakpoint saved: in a register or, if
-    pc_delta is not 0, near the top of its stack.
+    If it is, the program counter that the breakpoint has saved is in a register or, if pc_delta is
+    not 0, near the top of the CPU's stack.
 
     Args:
         registers: the CPU's registers.

@@ -40,15 +40,16 @@ class Symbol:
 
 
 class TypeSource(Protocol):
-    """Types and symbols by name, from files with debug information, each of which is opened when it
-    is first needed.
+    """Types and symbols by name, from files with debug information. Each file is opened when it is
+    first needed.
 
     The argument `module` is KERNEL, a module's name, or "" for any (the kernel proper first).
     Results are None if there is no such type or symbol. Every method raises KinstError if a file
     that it needs is missing or damaged, or if there is no such module."""
 
     def tagged(self, kind: str, name: str, module: str = "") -> DType | None:
-        """Return the struct, union or enum (`kind`) with this tag; None if none has the tag."""
+        """Return the type "kind name", such as "struct file"; None if there is no such type. `kind`
+        is struct, union or enum."""
         ...
 
     def typedef(self, name: str, module: str = "") -> DType | None:
@@ -75,8 +76,8 @@ class TypeSource(Protocol):
         ...
 
     def local(self, function: str, variable: str, module: str = "") -> DType | None:
-        """Return the type of a local variable or parameter of a function, in whichever block it is
-        declared; None if the function has no such variable.
+        """Return the type of a function's local variable or parameter, in whichever block of the
+        function it is declared; None if the function has no such variable.
         """
         ...
 
