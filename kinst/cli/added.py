@@ -33,15 +33,18 @@ def tick_of(time: str) -> str:
 
 
 def made_by(programs: Sequence[ProgramText], functions: Sequence[str]) -> list[str]:
-    """Return the names of the aggregations to which D programs assign one of these aggregating
-    functions, in the order of the text, each once.
+    """Return the names of the aggregations that use one of these aggregating functions, in the
+    order of the text, each once.
 
-    The programs are searched, not parsed: the name of an aggregation is the name after the last @
-    before the function. Raises KinstError if no @ is before the function.
+    The programs are searched, not parsed: an aggregation's name follows the last @ before the
+    function.
 
     Args:
         programs: the D programs of the user's command line.
         functions: names of aggregating functions, such as "quantize".
+
+    Raises:
+        KinstError: no @ is before the function.
     """
     names: dict[str, None] = {}
     for one in programs:

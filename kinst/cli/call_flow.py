@@ -1,8 +1,8 @@
 """Trace of one call of a function, with all calls made in it (`kinst flow`).
 
-The traced command (-c) runs several times: first to find the functions that run in the call, then
-to trace the call, and again if the call reached more functions. Without -c, each run waits for a
-call instead.
+The traced command (-c) runs several times. The first run finds the functions that run in the call,
+the second one traces the call. If the call reaches more functions, further runs trace it again with
+these. Without -c, kinst waits for a call each time instead.
 
 Tested by tests/vm/views/test_call_flow.py.
 """
@@ -48,12 +48,12 @@ ENTRY = 24  # bytes of a function's start in which its entry probe lies
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """Results of one trace with a D program, in which the traced command (-c), if any, ran once.
+    """Results of one trace with a D program. The traced command (-c), if there is one, ran once.
 
     Attributes:
         aggregations: the D program's aggregations with their values at the end.
         records: records of the trace.
-        left_out: reason for each instruction that was not planted, by address.
+        left_out: why each instruction that is left out was not planted, by its address.
         status: exit status of the trace.
     """
 
@@ -96,8 +96,10 @@ class _Follower:
         self._sizes: Mapping[str, str] = {}  # of buffers, by the names of their options
 
     def run(self, program: str, step: str, *, shown: bool) -> _Round:
-        """Trace with a D program while the traced command (-c) runs, and return the results. If
-        records are lost, do it again with larger buffers, unless the user has set their size.
+        """Trace with a D program while the traced command (-c) runs, and return the results.
+
+        If records are lost, trace again with larger buffers, unless the user has set the size of
+        the buffers.
 
         Args:
             program: D text.
@@ -147,8 +149,10 @@ class _Follower:
 
 
 def _nothing(text: str) -> None:
-    """Discard a text: the traced command's output in runs that only find functions, or the message
-    about a probe that is left out, since _say_left_out() prints what is left out at the end.
+    """Discard a text.
+
+    This is for the traced command's output in runs that only find functions, and for messages about
+    probes that are left out: _say_left_out() names them at the end.
     """
 
 
@@ -198,15 +202,15 @@ def _root(machine: Machine, pattern: str) -> FunctionKey:
 def _traced(
     machine: Machine, follower: _Follower, root: FunctionKey, condition: str, whole: bool
 ) -> tuple[str, int]:
-    """Find the functions that run in calls of `root`, trace one call, and repeat while functions
-    are missing. Return the tree as text, and the exit status.
+    """Find the functions that run in calls of `root`, and trace one call. If the call reaches more
+    functions, trace again with these. Return the tree as text, and the exit status.
 
     Args:
         machine: the machine.
         follower: runs the command.
         root: the function.
         condition: a D predicate that selects calls of `root`.
-        whole: whether to find functions in all calls rather than in the first one.
+        whole: whether to look for functions in all calls; otherwise only in the first one.
     """
     finding = finding_program(root, condition, whole=whole)
     find = f"to find the functions that run in {root[1]}"
@@ -251,8 +255,8 @@ def _heading(function: str, caller: CallingThread | None, seen: int, *, whole: b
     Args:
         function: name of the function.
         caller: the thread that made the call.
-        seen: number of calls that were counted in the first run, which finds functions.
-        whole: whether all calls were counted in that run rather than only the first call.
+        seen: number of calls in the run that finds functions.
+        whole: whether `seen` counts all calls of this run; otherwise the run ended after the first.
     """
     if caller is None:
         return ""

@@ -2,7 +2,7 @@
 status.
 
 Exit status: 1 for an error, 2 for a wrong command line. Otherwise the status that the D program
-gives to exit(); without exit(), the status of the command of -c; without that, 0.
+gives to exit(). If it does not call exit(), the exit status of the command of -c; without -c, 0.
 
 Tested by tests/d, through the command.
 """
@@ -71,8 +71,8 @@ def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
     """Do what a command line without a named command asks for, and return the exit status. The
     output goes to the file of -o or to standard output.
 
-    If the program needs a guest, QEMU starts while the program is compiled, and continues from a
-    saved state while the rest of kinst is loaded.
+    If the D program needs a guest, QEMU starts while kinst compiles the program, and loads a saved
+    state while Python imports the rest of kinst.
     """
     path, request = line.request.output, line.request
     report = user_report(request, started_at())

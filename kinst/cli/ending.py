@@ -34,8 +34,11 @@ def ending_text(end: End, request: Request) -> str:
 
 
 def _absent_text(request: Request) -> str:
-    """Return how to get the program that the command runs from this host into the guest. Return ""
-    if this host does not have the program, if kinst boots no guest, or with --root."""
+    """Return a hint that says how to copy the command's program from this host into the guest.
+
+    Return "" if this host does not have the program, or if the machine is not a guest that kinst
+    boots. Return "" with --root too, which chooses the guest's programs.
+    """
     if not request.kind.abilities.boots or request.machine.root or not request.command.strip():
         return ""
     name = request.command.split()[0]

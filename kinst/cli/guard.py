@@ -51,11 +51,12 @@ def _uncaught(kind: type[BaseException], error: BaseException, where: TracebackT
 
 
 def _unraisable(said: Any) -> None:
-    """Handle an exception that Python cannot raise where it happened, in a library's callback or a
-    finaliser (sys.unraisablehook).
+    """Handle an exception in a library's callback or a finaliser, where Python cannot raise it
+    (sys.unraisablehook).
 
-    For a signal that ends kinst, send the signal again. Ignore a shortage of memory, file
-    descriptors or the like, which will happen again elsewhere. Report others as Python does.
+    If a signal that ends kinst is the cause, send the signal again. Ignore a shortage of memory,
+    file descriptors or the like: it will happen again elsewhere. Report any other exception as
+    Python does.
     """
     error = said.exc_value
     if isinstance(error, Interrupted):
@@ -76,9 +77,9 @@ sys.unraisablehook = _unraisable
 def standard_files() -> None:
     """Open /dev/null as stdin, stdout or stderr if the command was started without one of them.
 
-    Otherwise the next file to be opened would get the missing file's number. Reading stdin then
-    yields nothing, writing to stdout is an error as in a C program (EBADF), and messages to stderr
-    are lost.
+    Without this, the next file that kinst opens would get the missing file's number. With
+    /dev/null, reading stdin yields nothing, writing to stdout is an error as in a C program
+    (EBADF), and messages to stderr are lost.
     """
     for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -98,10 +99,10 @@ def standard_files() -> None:
 def _whole(file: TextIO) -> TextIO:
     """Return the file, or a wrapper that completes short writes to it.
 
-    With PYTHONUNBUFFERED (TextIOWrapper over a raw file) Python drops the rest of a text if the
-    system call write(2) takes only a part of it, for example if a signal arrives while a pipe is
-    full. The wrapper has a buffer, but this delays nothing: this module's function write() flushes
-    after each text.
+    With PYTHONUNBUFFERED (TextIOWrapper over a raw file) Python calls write(2) once for a text. If
+    write(2) takes only a part of the text, for example because a signal arrives while a pipe is
+    full, Python drops the rest. The wrapper has a buffer, so Python writes the rest too. The buffer
+    delays no text, since this module's function write() flushes it.
     """
     if not isinstance(file.buffer, io.RawIOBase):
         return file
@@ -156,8 +157,8 @@ def guarded(
     name: str,
     complain: Callable[[KinstError], None],
 ) -> int:
-    """Do the work of a command, and return the exit status that `work` returns, or the exit status
-    for its error.
+    """Do the work of a command, and return its exit status. After an error, report the error and
+    return the exit status for it.
 
     Every error that a user can cause is reported in one line. A defect of kinst is reported in one
     line, or raised if KINST_TRACEBACK is set.

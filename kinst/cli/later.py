@@ -11,8 +11,8 @@ from typing import Any
 
 
 class LaterModule:
-    """Stand-in for a module, which is imported when an attribute of it is first read. Import the
-    module under TYPE_CHECKING as well, so that its types are known."""
+    """Stand-in for a module. Reading an attribute imports the module. Import the module itself
+    under TYPE_CHECKING as well, so that its types are known."""
 
     def __init__(self, name: str) -> None:
         self._name = name

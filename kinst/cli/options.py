@@ -157,8 +157,8 @@ def option_rows(rows: Sequence[Option]) -> str:
 
 
 def _joined(rows: Sequence[Option]) -> Iterator[tuple[str, str]]:
-    """Yield (names, meaning) for each line of help; options with the same meaning that are
-    neighbours share a line."""
+    """Yield (names, meaning) for each line of help. Neighbouring options with the same meaning
+    share a line."""
     names: list[str] = []
     for option, following in zip(rows, (*rows[1:], None), strict=True):
         names.append(_spelled(option))
@@ -177,16 +177,17 @@ def _spelled(option: Option) -> str:
 def own_options(
     words: Sequence[str], rows: Sequence[Option], *, alone: bool = False
 ) -> tuple[list[str], dict[str, str]]:
-    """Separate a command's own options from the other words of its command line.
+    """Take a command's own options out of its command line.
 
-    Return the other words, and the values of the command's own options by name ("" for an option
-    without a value).
+    Return the remaining words, and the values of the command's own options by name ("" for an
+    option without a value).
 
     Args:
         words: the command line after the command's name.
         rows: the command's options.
-        alone: whether the command accepts no options of kinst. Otherwise an option of `rows` that
-            kinst has as well (such as -o) stays among the other words, for kinst's own parser.
+        alone: whether the command accepts only the options of `rows`. If it accepts kinst's options
+            too, an option that both have (such as -o) stays in the remaining words, which kinst's
+            own parser reads.
 
     Raises:
         UsageError: an option has no value or a wrong one.
@@ -263,8 +264,8 @@ def _with_values(argv: Sequence[str], options: Mapping[str, Option]) -> list[str
 
 
 class _Words:
-    """Collector of a command line's options, as values of the fields of Request, MachineOptions and
-    CommandLine."""
+    """Collector of a command line's options. It makes the CommandLine, with its Request and
+    MachineOptions, from their values."""
 
     def __init__(self, stdin: Callable[[], str]) -> None:
         self._stdin = stdin
@@ -353,8 +354,8 @@ class _Words:
     def _machine(self) -> dict[str, Any]:
         """Return the fields of MachineOptions that choose the machine.
 
-        Raises UsageError if more than one option chooses a machine. But --attach together with an
-        option that gives the address of a GDB stub is allowed.
+        Raises UsageError if more than one option chooses a machine. One combination is allowed:
+        --attach together with an option that gives the address of a GDB stub.
         """
         given = self._machines
         asked = [kind for kind in machine_kinds() if kind.option.name in given]

@@ -66,8 +66,8 @@ def traced(
 ) -> Outcome | None:
     """Trace a program and return the result; None if -d asks only to show the program.
 
-    The output of the traced command goes to standard output. If the result goes there, the output
-    goes to standard error.
+    The traced command's output goes to standard output or, if kinst's result goes to standard
+    output, to standard error.
 
     Args:
         request: options of the machine and of the trace.
@@ -166,8 +166,8 @@ def saved(path: str) -> SavedTrace:
 
 
 def saved_outcome(path: str, trace: SavedTrace) -> Outcome:
-    """Return the result of a saved trace. If the file says neither command nor program, the name of
-    the file stands for the command."""
+    """Return the result of a saved trace. If the trace has neither a command nor a program, take
+    the file's name as the command."""
     command = trace.command or ("" if trace.program else os.path.basename(path))
     return Outcome(trace.aggregations, 0, trace.program, command, trace.kernel)
 

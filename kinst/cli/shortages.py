@@ -33,8 +33,8 @@ _BY_TEXT = {
 
 
 def shortage(error: BaseException) -> KinstError | None:
-    """Return an error for the user if an exception, or one of its causes, says that memory, file
-    descriptors, processes or disk space ran out; None for another exception."""
+    """Return an error for the user if memory, file descriptors, processes or disk space ran out;
+    None if neither the exception nor one of its causes says so."""
     for one in _causes(error):
         found = _of(one)
         if found is not None:

@@ -16,8 +16,8 @@ _LOOKS = 8  # how often the thread checks in that time
 
 
 class Steps:
-    """Reporter of the steps of long work. A context manager: until it is left, a thread repeats the
-    message of a step that goes on."""
+    """Reporter of the steps of long work: it prints a message when a step begins, and again while
+    the step goes on. A context manager: a thread repeats messages until it is left."""
 
     def __init__(self, say: Callable[[str], None], again: float = AGAIN) -> None:
         """Make a reporter without a step.

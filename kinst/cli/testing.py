@@ -203,8 +203,8 @@ class _FileRun:
 
         Args:
             trace: the trace.
-            clauses: number of clauses at the end of the program that only record values for
-                assertions. They are END clauses, and their records are not shown.
+            clauses: how many clauses kinst has added at the end of the program. These END clauses
+                record the values for assertions; their records are not shown.
         """
         every = [clause.index for clause, _ in trace.schema.clauses()]
         first = max(every, default=-1) + 1 - clauses

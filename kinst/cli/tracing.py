@@ -125,9 +125,10 @@ def run(
         out: file for the output.
         report: gets messages and progress.
         compiled: the compiler, and the D program that it has compiled. None for -d -e with an ELF
-            file: kinst then only prints the D program, with its clauses expanded for the code in
-            this file, and needs no machine.
-        early_start: what start_early() has started of the machine; None if nothing.
+            file: this needs no machine, and only prints the D program, with its clauses expanded
+            for the code in the file.
+        early_start: the start of the machine that start_early() has begun; None if it has not begun
+            one.
 
     Raises:
         KinstError: the work cannot be done.

@@ -40,10 +40,10 @@ class Asked:
     Attributes:
         words: all words after `kinst inject` or `kinst race`.
         request: options of the guests, and the command to run in them (-c).
-        arguments: those of `words` that are no options: the failures of `kinst inject`, the
-            function of `kinst race`.
-        limit: seconds after which the command of -c counts as hung if it has not ended (--timeout);
-            0 if kinst is to choose this limit, by how long the command takes when nothing fails.
+        arguments: words that are not options: for `kinst inject` the failures, for `kinst race` the
+            function.
+        limit: seconds after which a command (-c) that has not ended counts as hung (--timeout). If
+            0, kinst chooses the limit by how long the command takes when nothing fails.
         only: numbers of the tries to run; None for all.
         jobs: number of guests that run at the same time.
         results: path of the file of results; "" for none.
@@ -77,9 +77,9 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
 
     Args:
         asked: the command line.
-        within: the functions of --in: only calls that are made from one of them, directly or
-            through other functions, fail.
-        first: whether only the first call from each stack has a try, instead of every call.
+        within: the functions of --in. A call fails only if one of them makes it, directly or
+            through other functions.
+        first: whether to try only the first of several calls that have the same stack.
     """
     request, texts = asked.request, asked.arguments
     failing = " ".join(f"'{text}'" for text in texts)
@@ -123,9 +123,9 @@ def race(
     Args:
         asked: the command line.
         function: FUNCTION or MODULE:FUNCTION.
-        offsets: offsets in the function of the instructions at which the CPU waits, one in each
-            try; () for all instructions.
-        delays: nanoseconds for which the CPU waits; each instruction has a try with each of them.
+        offsets: where in the function the CPU waits, as offsets of instructions; () for all
+            instructions. In each try it waits at one of them.
+        delays: how many nanoseconds the CPU waits. Each instruction has a try with each delay.
         cpu: number of the CPU that waits.
     """
     request, report = asked.request, user_report(asked.request)
@@ -183,8 +183,8 @@ class _SweepRun:
         return Worker(opened, self._sweep, request.command, _quiet, machine)
 
     def baseline(self) -> Baseline:
-        """Run the command while kinst lets no call fail and no CPU wait, and return what happened,
-        to compare the tries with."""
+        """Run the command without a failure or a delay, and return what happened. The tries are
+        compared with this."""
         return self._workers[0].baseline(self._asked.limit)
 
     def all(
@@ -203,7 +203,7 @@ class _SweepRun:
             base: result of baseline().
             title: what is tried, as the title of the summary.
             key: what identifies the sweep. A file of results with another key is not used.
-            faults: names of those outcomes of tries that make the exit status 1.
+            faults: names of outcomes that count as faults: one such try makes the exit status 1.
             name: name of the kinst command, "inject" or "race".
         """
         asked = self._asked

@@ -76,14 +76,14 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
 
 
 def check_sweep(request: Request, name: str, instead: str) -> None:
-    """Raise UsageError if `kinst inject` or `kinst race` cannot use a request, for example because
-    it has a D program or no command, or because kinst boots no guest for it.
+    """Raise UsageError if `kinst inject` or `kinst race` cannot use a request: for example, if the
+    request has a D program or no command, or its machine is not a guest that kinst boots.
 
     Args:
         request: the request.
         name: name of the kinst command, "inject" or "race".
-        instead: example of a kinst command line whose D program fails or delays a call. The error
-            shows it if the request has a D program.
+        instead: hint for a request with a D program: an example of a kinst command line whose D
+            program makes a call fail or delays a CPU.
     """
     check_traces(request)
     if request.programs:
@@ -106,7 +106,7 @@ def asked_for(
 
     Args:
         words: all words after the command's name.
-        request: the request that kinst's own options among them make.
+        request: the request that the words mean, without the command's own options.
         own: values of the command's own options, by option.
         cpus: how many CPUs the guests have, unless the user has said how many.
     """
@@ -123,11 +123,10 @@ def asked_for(
 
 
 def guest_request(request: Request, cpus: int) -> Request:
-    """Return the request for the guests in which `kinst inject` or `kinst race` runs the command,
-    from the request of the command line.
+    """Return the request with which `kinst inject` or `kinst race` opens its guests.
 
     Args:
-        request: the request.
+        request: the request of the command line.
         cpus: how many CPUs the guests have, unless the user has said how many.
     """
     machine = request.machine

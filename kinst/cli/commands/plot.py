@@ -103,8 +103,11 @@ def _draw(
 
 
 class _Printed:
-    """Collector of the aggregations that a trace prints. The time of each is that of the last
-    record before it, since the clauses of --every record the time before they print."""
+    """Collector of the aggregations that a trace prints, with the times of the prints.
+
+    The clauses of --every record the time before they print. So the time of a print is the time of
+    the last record before it.
+    """
 
     def __init__(self) -> None:
         self.snapshots: list[buckets.DistributionSnapshot] = []

@@ -7,11 +7,12 @@
     kinst --complete zsh CURRENT WORD...         CURRENT: the word at the cursor; WORD...: the words
                                                  before CURRENT
 
-The first line of the answer is `files` or `folders`, which the shell completes without further
-lines, or `words`. After `words`, bash gets a line for each completion. For zsh, the second line is
-the number of characters at the start of CURRENT that completions do not replace; then comes a line
-for each completion, with three fields, separated by tabs: the completion, its meaning, and 1 if a
-space can follow the completion.
+The first line of the answer is `files`, `folders` or `words`. After `files` or `folders` nothing
+follows: the shell completes these itself. After `words`, bash gets a line for each completion.
+
+zsh gets a number after `words`: how many characters at the start of CURRENT completions do not
+replace. Then it gets a line for each completion, with three fields, separated by tabs: the
+completion, its meaning, and 1 if a space can follow the completion.
 
 Tested by tests/cli/test_completion.py and tests/cli/test_completion_shells.py.
 """
@@ -47,7 +48,7 @@ class Offer:
     Attributes:
         text: replaces the current word from character Answer.kept on.
         help: meaning of the completion, for the user.
-        whole: whether the word is complete with it, so that a space can follow.
+        whole: whether the completion completes the word, so that a space can follow.
     """
 
     text: str

@@ -6,9 +6,9 @@ lines are sorted by their bytes:
 
     NAME <TAB> KIND <TAB> OFFSET <TAB> SIZE <TAB> ADDRESS
 
-KIND is f for a function without inlined copies, i for a function that only has inlined copies, b
-for a function that has code of its own and inlined copies. OFFSET is the offset of its code in the
-kernel's file, SIZE and ADDRESS are those of its code as linked; all three are 0 for i.
+KIND is f for a function that has code of its own, i for a function that has only inlined copies,
+and b for a function that has both. OFFSET is the offset of the function's own code in the kernel's
+file, SIZE the bytes of this code, and ADDRESS its linked address. All three are 0 for i.
 
 Tested by tests/cli/test_completion.py and tests/fuzz/test_caches.py.
 """

@@ -32,8 +32,8 @@ def split(text: str, breaks: str) -> TypedLine:
 
     Args:
         text: the line up to the cursor.
-        breaks: characters after which bash completes a new word if they are not quoted
-            (COMP_WORDBREAKS).
+        breaks: characters at which bash breaks words for completion (COMP_WORDBREAKS). If one of
+            them is not quoted, a completion replaces only the text after it.
     """
     words: list[str] = []
     current, quote, replaced, inside = "", "", 0, False

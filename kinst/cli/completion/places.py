@@ -42,9 +42,9 @@ def names_file(isa: str, release: str, file: str) -> Path:
 
     Args:
         isa: name of the instruction set; "" for amd64.
-        release: the Debian kernel that the user chose (--kernel); "" for the kernel that kinst
-            takes without --kernel.
-        file: the kernel's file that the user chose; "" for a Debian kernel.
+        release: release of the Debian kernel (--kernel); "" for the kernel that kinst takes without
+            --kernel.
+        file: path of the kernel's file if the user gave one; "" for a Debian kernel.
     """
     name = f"{isa or 'amd64'}-{release or 'usual'}"
     if file:
@@ -60,8 +60,8 @@ def names_stamp(debug: Path, isa: str, inlined: bool) -> list[int]:
     Args:
         debug: the kernel's file.
         isa: name of the instruction set.
-        inlined: whether the index has inline functions. If not, the stamp also changes when kinst
-            indexes debug information.
+        inlined: whether the index has inline functions. If it does not, the stamp also changes when
+            kinst indexes the debug information of any file.
     """
     cache, state = cache_folder(), debug.stat()
     try:
@@ -73,9 +73,8 @@ def names_stamp(debug: Path, isa: str, inlined: bool) -> list[int]:
 
 
 def names_of(options: Mapping[str, str]) -> tuple[Path, tuple[str, str, str]]:
-    """Return the path of the index for the kernel that a command line chooses, and what the index
-    is made from: ISA, release of the Debian kernel ("" for the kernel that kinst takes without
-    --kernel) and the kernel's file ("" for a Debian kernel).
+    """Return the path of the index for the kernel that a command line chooses, and the three
+    arguments of names_file() for this kernel: isa, release and file.
 
     Args:
         options: values of the command line's options by name ("--kernel").

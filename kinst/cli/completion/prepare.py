@@ -75,15 +75,15 @@ def save_words(path: Path, stamp: object) -> dict[str, Any]:
 
 
 def save_names(path: Path, isa: str, release: str, file: str) -> bool:
-    """Make the index of a kernel's names, and return whether it was made: False if the kernel's
-    files are not on this host.
+    """Make the index of a kernel's names. Return whether it was made: False if the kernel's files
+    are not on this host.
 
     Args:
         path: file for the index.
         isa: name of the instruction set; "" for amd64.
-        release: the Debian kernel that the user chose (--kernel); "" for the kernel that kinst
-            takes without --kernel.
-        file: the kernel's file that the user chose; "" for a Debian kernel.
+        release: release of the Debian kernel (--kernel); "" for the kernel that kinst takes without
+            --kernel.
+        file: path of the kernel's file if the user gave one; "" for a Debian kernel.
     """
     machine = MachineOptions(isa="" if file else isa, release=release, debug=file)
     try:
@@ -121,8 +121,11 @@ def write_names(path: Path, about: dict[str, Any], rows: Sequence[str]) -> None:
 
 
 def prepare_names(request: Request) -> None:
-    """Make the index of the names of the kernel that a request used, unless it exists, so that the
-    next TAB does not wait for it."""
+    """Make the index of a kernel's names if it is missing, so that the next TAB need not wait.
+
+    Args:
+        request: a request that has just used the kernel.
+    """
     machine = request.machine
     given = {
         request.kind.option.name: machine.isa or machine.address,

@@ -21,7 +21,7 @@ class Cursor:
     """What is being typed at the end of an unfinished D program.
 
     Attributes:
-        described: whether it is a probe description rather than an expression.
+        described: whether a probe description is being typed; otherwise an expression is.
         typed: the beginning of the probe description, or of the name in the expression.
     """
 
