@@ -186,10 +186,9 @@ def write_chooser(machine: CodeMachine, name: str, probes: Sequence[Chosen]) -> 
     """Return the LLVM function NAME(site, frame), which runs the entry function of the probe that a
     hit belongs to, if there is one. The function ignores `site`.
 
-    A probe's selection (core/probe.py Selection) says where a number is in memory. A hit belongs to
-    the probe if the number is one of the selection's values. Probes whose selections differ only in
-    `values` are found by one binary search, so that the time hardly depends on the number of
-    probes.
+    A probe's selection (core/probe.py Selection) says where a number is in memory, and for which
+    values of the number a hit belongs to the probe. Probes whose selections differ only in `values`
+    are found by one binary search, so that the time hardly depends on the number of probes.
 
     Args:
         machine: the machine that runs the code.

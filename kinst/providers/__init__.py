@@ -72,9 +72,9 @@ def _kernel_probe() -> re.Pattern[str]:
 
 
 def names_kernel_probe(text: str) -> bool:
-    """Return whether a D program may name probes in a traced kernel: whether its text has, before a
-    colon, the name of a provider that needs a kernel. The text is not parsed, so the name may be in
-    a comment.
+    """Return whether a D program may name probes in a traced kernel: whether its text has the name
+    of a provider that needs a kernel, followed by a colon. The text is not parsed, so the name may
+    be in a comment.
     """
     return _kernel_probe().search(text) is not None
 
@@ -94,6 +94,7 @@ def argument_types(pattern: ProbePattern, types: TypeSource) -> Sequence[DType] 
 
 
 def listed(providers: Mapping[str, Provider]) -> list[Found]:
-    """Return the probes that exist even if no description names them, in the order of their ids,
-    which start at FIRST_ID."""
+    """Return the probes that exist whether or not a description names them, in the order of their
+    ids, which start at FIRST_ID.
+    """
     return [found for p in providers.values() for found in p.listed()]

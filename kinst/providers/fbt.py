@@ -1,15 +1,17 @@
 """The fbt provider: entries and returns of functions (Dynamic Tracing Guide, ch. 20).
 
-fbt::<function>:entry is at the first instruction; arg0 to arg9 are the function's arguments by the
-C calling convention. fbt::<function>:return is one probe at every instruction by which control
-leaves the function: returns, and jumps to other functions (tail calls); a conditional jump fires
-the probe only if it is taken. A function includes its .cold part. At a return, arg0 is the offset
-of the instruction in the function and arg1 the returned value; at a tail call that value is not
-known yet, and reading arg1 there is an error (dtrace:::ERROR).
+fbt::<function>:entry is at the first instruction. arg0 to arg9 are the function's arguments by the
+C calling convention.
 
-Functions may be globs, or left out: `fbt:::entry` matches every function of the kernel, and so does
-`:::entry`. An exception is `:::`, which matches no function: `-l -n :::` lists only the probes that
-exist without a kernel.
+fbt::<function>:return is one probe with several sites: every instruction by which control leaves
+the function. These are returns, and jumps to other functions (tail calls); a conditional jump fires
+the probe only if it is taken. A function includes its .cold part. arg0 is the offset of the
+instruction in the function, arg1 the returned value. At a tail call, this value is not known yet:
+reading arg1 there is an error (dtrace:::ERROR).
+
+Functions may be globs, or left out: `fbt:::entry` and `:::entry` match every function of the
+kernel. But `:::` matches no function: `-l -n :::` lists only the probes that exist without a
+kernel.
 """
 
 from __future__ import annotations
@@ -60,10 +62,11 @@ def entry_probe_site(function: Function, kernel: Kernel) -> Instruction | None:
     the function decodes.
 
     Usually, this is entry_site(). With -x plant=no-callsite, kinst does not plant the instruction
-    by which the kernel's own function tracer is called. If entry_site() is this call, the probe is
-    planted at the first instruction after it, which runs as often. An exception is a function with
-    a branch to that later instruction: then entry_site() is returned, and kinst will refuse to
-    plant it.
+    that calls the kernel's own function tracer. If entry_site() is that instruction, return the
+    first instruction after it, which runs as often.
+
+    If a branch of the function leads to this later instruction, return entry_site() all the same:
+    kinst will refuse to plant it.
     """
     first = entry_site(function, kernel)
     if first is None or not kernel.left_to_tracer([(first.address, len(first.code))])[0]:
@@ -95,9 +98,10 @@ def ways_out(exits: Exits, kernel: Kernel) -> Iterator[tuple[Function, Instructi
         exits: the function's parts, and the instructions by which control may leave them.
 
     Yields:
-        The part of the function (such as its cold part), the instruction in that part, the
-        condition on which control leaves (D; "" for always), and whether the function's result is
-        known there.
+        (part, instruction, condition, has_result): the part of the function that has the
+            instruction (such as its cold part), the instruction, the condition in D on which
+            control leaves ("" for always), and whether the function's result is known at the
+            instruction.
     """
     parts = exits.parts
     start = entry_site(parts[0], kernel)
@@ -144,9 +148,9 @@ def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) ->
         flow: where control goes from the instruction.
         end: the address after the instruction.
         parts: all parts of the function, such as its cold part.
-        starts: addresses of the function's first instruction and, if that is a landing pad, of the
-            instruction after it. A jump to one of them counts as leaving the function: it is a
-            tail call of the function itself.
+        starts: addresses to which a jump counts as leaving the function, because it is a tail call
+            of the function itself: the address of the first instruction and, if that is a landing
+            pad, of the next one.
     """
 
     def outside(address: int) -> bool:
@@ -184,9 +188,11 @@ class FbtProvider(Provider):
     usage = "fbt::FUNCTION:entry and fbt::FUNCTION:return name functions, fbt:::entry all"
 
     def argument_types(self, pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
-        """Return the types of args[] at the probe that a description names: at entry, those of the
-        function's parameters; at return, that of the offset and that of the result. Return None if
-        the description does not name one function and one probe of it.
+        """Return the types of args[] at the probe that a description names; None if the description
+        does not name one function and one probe of it.
+
+        At entry, these are the types of the function's parameters. At return, they are the type of
+        the offset and, unless the function is void, the type of the result.
 
         Raises KinstError if the kernel's types do not have the function.
         """

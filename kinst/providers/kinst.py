@@ -1,8 +1,9 @@
 """The kinst provider: a probe for each instruction that a description names (dtrace_kinst(4)).
 
-kinst::<function>: means every instruction, kinst::<function>:<offset> the instruction at that
-offset, in bytes from the function's start. Functions may be globs. A description that does not name
-both the provider and a function matches nothing, so `-l -P kinst` and `:::` list no instructions.
+kinst::<function>: means every instruction of the function. kinst::<function>:<offset> means the
+instruction at that offset, in bytes from the function's start. Functions may be globs. A
+description without the provider or without a function matches nothing, so `-l -P kinst` and `:::`
+list no instructions.
 
 Tested by tests/providers/test_providers.py.
 """
@@ -40,8 +41,8 @@ def _offset(text: str, *, hexadecimal: bool = False) -> int | None:
 
 
 def _nearest(function: Function, kernel: Kernel, offset: int, form: str) -> KinstError:
-    """Return the error for an offset of a function at which no instruction starts. The message
-    tells the nearest instructions, the function's size, or the gap that contains the offset.
+    """Return the error for an offset at which no instruction of a function starts. The message
+    names the nearest instructions, the function's size, or the gap that contains the offset.
 
     Args:
         form: Python's format for an offset in the message.
@@ -121,13 +122,13 @@ def instruction_probes(
     hexadecimal: bool = False,
 ) -> Iterator[Found]:
     """Yield a probe for each instruction of functions at the offsets that a probe name means.
-    Raises KinstError if there is one function, and no instruction at its offset.
+    Raises KinstError if there is only one function and it has no instruction at the offset.
 
     Args:
         provider: name of the provider in the probes' full names.
         name: an offset, a glob for offsets, or "" for all offsets.
-        hexadecimal: whether the names of the probes are hexadecimal numbers, without 0x, rather
-            than decimal ones.
+        hexadecimal: whether the offsets in probe names are hexadecimal, without 0x. Otherwise, they
+            are decimal.
     """
     offset = _offset(name, hexadecimal=hexadecimal) if name else None
     form = "x" if hexadecimal else "d"
@@ -149,13 +150,12 @@ def instruction_probes(
 def _all_of(
     provider: str, functions: Sequence[Function], kernel: Kernel, glob: str, form: str
 ) -> Iterator[Found]:
-    """Yield a probe for each instruction of the functions if the instruction's offset matches a
-    glob.
+    """Yield a probe for each instruction of the functions whose offset matches a glob.
 
     Args:
         provider: name of the provider in the probes' full names.
-        glob: pattern for the text of the offset; "" matches all offsets.
-        form: Python's format for that text.
+        glob: pattern for the offset as text; "" matches all offsets.
+        form: Python's format that makes this text, "x" or "d".
     """
     scanned = kernel.columns(functions)
     bounds, row = scanned.bounds.tolist(), scanned.columns.code.tobytes()

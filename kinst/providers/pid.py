@@ -2,10 +2,12 @@
 Tracing Guide, "pid Provider").
 
 pid$target:a.out:FUNCTION:entry and :return are as in the provider fbt. An instruction is named by
-its offset from the function's start, in hexadecimal: pid$target:a.out:main:1c. Without a name, all
-three kinds are meant. The module a.out is the program's executable file; probes in libraries are
-refused. Before a provider gets a description, kinst has put the process id into
-ProbePattern.process (session/process_probes.py).
+its offset from the function's start, in hexadecimal: pid$target:a.out:main:1c. A description with
+an empty probe name, such as pid$target:a.out:main:, means the entry, the returns and all
+instructions. The module a.out is the program's executable file; probes in libraries are refused.
+
+The process id is not part of the provider's name here: kinst has moved it to ProbePattern.process
+(session/process_probes.py).
 
 Tested by tests/providers/test_pid.py and tests/machines/process/test_pid.py.
 """

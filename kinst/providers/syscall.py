@@ -1,12 +1,14 @@
 """The syscall provider: entry and return of each system call (Dynamic Tracing Guide, ch. 21).
 
-syscall::<name>:entry is at the start of the kernel's function for the system call; arg0 to arg5 are
-the program's arguments. syscall::<name>:return fires where the kernel has the result; arg0 and arg1
-are the result. If the call fails, they are the negative error number, as with DTrace for Linux, and
-errno is the error number.
+syscall::<name>:entry is at the start of the kernel's function for the system call. arg0 to arg5 are
+the arguments that the user program passes.
 
-Names are those that programs use, such as read. The module is vmlinux, or compat for functions that
-only programs of 32 bits enter.
+syscall::<name>:return fires where the kernel has the system call's result. arg0 and arg1 both are
+the result. If the system call fails, they are the negative error number, as with DTrace for Linux,
+and errno is the error number.
+
+System calls have the names that user programs use, such as read. The module is vmlinux; it is
+compat for the kernel's functions that only 32-bit programs call.
 
 Tested by tests/providers/test_syscall.py and tests/vm/language/test_system_calls.py.
 """
@@ -63,10 +65,12 @@ class SyscallProvider(Provider):
                     yield from _returns(probe, call, kernel, places)
 
     def argument_types(self, pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
-        """Return the types of args[] at the probe that a description names: at entry, those of the
-        system call's parameters (six 64-bit integers if the kernel's types do not have the system
-        call's function); at return, two 64-bit integers, both for the result. Return None if the
-        description does not name one system call and one probe of it.
+        """Return the types of args[] at the probe that a description names; None if the description
+        does not name one system call and one probe of it.
+
+        At entry, these are the types of the system call's parameters; six 64-bit integers if the
+        kernel's types do not have the system call's function. At return, they are two 64-bit
+        integers, both for the result.
         """
         plain = pattern.function and not any(c in pattern.function for c in "*?[")
         if pattern.provider != self.name or not plain or pattern.name not in NAMES:
@@ -79,8 +83,8 @@ class SyscallProvider(Provider):
 
 
 def _check_name(pattern: ProbePattern, calls: Sequence[SystemCall]) -> None:
-    """Raise AbsentError if a description names one system call (without a glob) that the kernel
-    does not have, or if the kernel's system calls are not known.
+    """Raise AbsentError if the kernel's system calls are not known, or if a description names one
+    system call, without a glob, that the kernel does not have.
 
     Args:
         calls: the kernel's system calls; empty if they are not known.
@@ -104,11 +108,11 @@ def _entry(probe: ProbeName, call: SystemCall, kernel: Kernel) -> Iterator[Found
 def _returns(
     probe: ProbeName, call: SystemCall, kernel: Kernel, sites: dict[int, Site]
 ) -> Iterator[Found]:
-    """Yield the return probe of a system call.
+    """Yield the return probe of a system call, at each of its sites.
 
     Args:
-        sites: the sites at which the kernel has a system call's result, by address. _returns()
-            adds those that it finds, so that a site that many system calls share is found once.
+        sites: a cache of sites by address, to which _returns() adds. Many system calls share a
+            site.
     """
     for result in call.results:
         if result.address not in sites:

@@ -39,12 +39,11 @@ class Destination:
     Attributes:
         write: called with data, for standard output or the file of -o.
         say: called with a message for the user.
-        console: called with the output of the traced command, if that is not part of the data.
-        shell: called with a command of system(), and whether to capture its output. Captured output
-            is returned; other output goes to the console.
-        truncate: empties the file to which data goes; None if data does not go to a file.
-        traced: texts named "program", "command" and "kernel" that say what is traced, as far as
-            known.
+        console: called with the traced command's output, if this output is not part of the data.
+        shell: called with a command of system(), and whether to return the command's output.
+            Otherwise, the output goes to the console.
+        truncate: empties the file that data is written to; None if data is not written to a file.
+        traced: texts that say what is traced, as far as known: "program", "command" and "kernel".
     """
 
     write: Callable[[str], None]

@@ -105,8 +105,9 @@ def _key(part: KeyPart) -> object:
 
 
 def _value_column(recorded: ValueField, frames: FrameFinder) -> tuple[str, Column]:
-    """Return how to format one of a record's values: a %-directive ("%d" or "%s"), and a function
-    that returns the directive's argument for each of many records."""
+    """Return how to format one of a record's values, as (directive, function). The %-directive is
+    "%d" or "%s". The function gets many records, and returns for each the value to format.
+    """
     field, type_ = recorded.field, recorded.field.type
     if isinstance(type_, IntType | PointerType) and type_.size == field.size:
         signed = is_signed(type_)
@@ -147,8 +148,8 @@ def record_template(
         clause: index of the clause.
         fields: the values of a record.
         frames: finds the names of addresses.
-        prefix: returns the text of a line before the value of its time. Its argument is the u64
-            with probe id and CPU in the record's header.
+        prefix: returns the start of a line, up to the value of the record's time. Its argument is
+            the u64 in the record's header that has the probe id and the CPU.
     """
     out = TemplateBuilder()
     out.column("%s", lambda rows: [prefix(v) for v in values_of(rows, _PROBE_AND_CPU, False)])

@@ -114,9 +114,9 @@ class Records(list[Record]):
 def _named(record: Record) -> Iterator[tuple[str, Value]]:
     """Yield (name, value) for each of a record's values.
 
-    The name is the traced expression. If the expression occurs twice in the record, the value's
-    position in the record (from 1) is appended; if it is empty, the name is "value" and the
-    position.
+    The name is the traced expression. If the expression occurs more than once in the record, the
+    value's position in the record (from 1) is appended. The name of a value without an expression
+    is "value" with its position.
     """
     names = [value.name for value in record.values]
     for k, value in enumerate(record.values, 1):

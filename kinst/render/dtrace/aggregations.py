@@ -81,7 +81,7 @@ def _shown_key(value: Value, field: Field, options: AggOptions, *, narrow: bool 
     """Return the text of a key, padded as in the default layout.
 
     Args:
-        narrow: make strings right-aligned and narrower, as agghist and aggpack have them.
+        narrow: whether strings are right-aligned and narrower, as agghist and aggpack show them.
     """
     raw = options.rawbytes
     if isinstance(value, bytes) and is_address_data(field):
@@ -127,8 +127,9 @@ def _histogram(table: KeyedTable, options: AggOptions) -> list[str]:
     """Return the rows of an aggregation with the option agghist: each value as a bar
     (dt_print_datum()).
 
-    In dtrace(1) the option is for count() and sum(). kinst also draws avg() and stddev(), by their
-    values."""
+    dtrace(1) has bars for count() and sum() only. kinst also draws the values of avg() and
+    stddev().
+    """
     rows, function = sorted_rows([table], options), table.aggregation.function
     values = [scalar(function, entry.data) for _, (entry,) in rows]
     total = total_of(values, options.aggzoom)
@@ -191,8 +192,10 @@ class _FormattedRow:
         return next(self._keys)
 
     def value(self) -> tuple[KeyedTable, Entry]:
-        """Return the value for the next %@ of the format: the table of the next aggregation, and
-        its entry for the row's key. After the last aggregation, return the last entry again."""
+        """Return the value for the next %@ of the format, as (table, entry): the next aggregation,
+        and its entry for the row's key. If no aggregation is left, return the last one and its
+        entry again.
+        """
         at = self._current
         self._current = min(at + 1, len(self._tables) - 1)
         return self._tables[at], self._entries[at]

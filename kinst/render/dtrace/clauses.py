@@ -1,8 +1,9 @@
 """Templates of dtrace(1)'s text: each clause is compiled to templates that format many of its
 records at once.
 
-Some actions, such as printa() and system(), are events of their own and divide a clause's record
-into parts (events.Batch.part). Each part has a template.
+An action such as printa(), clear() or system() takes effect between the values of a record. So it
+divides the record into parts (events.Batch.part): the values before it, and those after it. Each
+part has a template.
 
 Tested by tests/render/dtrace/test_renderer.py."""
 
@@ -79,8 +80,8 @@ def traced_string(value: bytes, width: int, quiet: bool, raw: bool) -> str:
 
 
 def traced_signed(size: int) -> bool:
-    """Return whether trace() shows an integer of `size` bytes as a signed number. The sign of the
-    integer's type does not matter.
+    """Return whether trace() shows an integer of `size` bytes as a signed number. Only the size
+    counts, not whether the integer's type is signed.
     """
     return size >= 4
 
@@ -141,8 +142,8 @@ def _dumped(fields: tuple[Field, ...]) -> Column:
     """Return a function that formats the data of tracemem() in many records as dumps.
 
     Args:
-        fields: the field with the data; a second field, if there is one, says how many bytes of the
-            data to show.
+        fields: the field with the data, and perhaps a second field, which says how many bytes of
+            the data to show.
     """
     memory = fields[0]
 
@@ -169,8 +170,8 @@ def compile_clause(
         layout: layout of the clause's records.
         style: how records are shown.
         prefix: returns the first columns of a row, which show CPU and probe. Its argument is the
-            u64 with probe id and CPU in the record's header (RECORD_PROBE and RECORD_CPU). Not
-            called in quiet mode.
+            u64 in the record's header that has the probe id and the CPU (RECORD_PROBE and
+            RECORD_CPU). It is not called in quiet mode.
     """
     out, parts = TemplateBuilder(), list[RowTemplate | None]()
     silent = is_silent(clause)

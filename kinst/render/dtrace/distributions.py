@@ -36,8 +36,9 @@ BOUND_WIDTH = 4  # minimum columns of the bounds of a packed quantize()
 
 
 def total_of(values: Iterable[int], zoom: bool) -> float:
-    """Return the value that a full bar stands for: the sum of all absolute values; with aggzoom, a
-    little more than the largest."""
+    """Return the value that a full bar stands for. It is the sum of all absolute values; with
+    aggzoom, it is a little more than the largest absolute value.
+    """
     if zoom:
         return max((abs(v) for v in values), default=0) / ZOOM
     return float(sum(abs(v) for v in values))
@@ -47,8 +48,8 @@ def head(width: int = 0) -> str:
     """Return the line above a drawing.
 
     Args:
-        width: columns of the keys on the left of the bars (agghist), or 0 if bucket values are on
-            the left.
+        width: with agghist, columns of the keys, which are on the left of the bars. 0 for a
+            distribution, which has bucket values there.
     """
     title = f"{'key':>{width}}" if width else f"{'value':>16}"
     return f"\n{title} {'------------- Distribution -------------':>41} {'count':<9}\n"
@@ -77,9 +78,9 @@ def bar(
         count: value of the bar.
         shown: the number on the right: the value after normalize().
         total: value of a full bar.
-        positives: whether the drawing has bars of positive values. With both signs, each gets half
-            of the columns.
-        negatives: whether the drawing has bars of negative values.
+        positives: whether the drawing has bars of positive values.
+        negatives: whether the drawing has bars of negative values. If it has both, each sign gets
+            half of the columns.
         utf8: whether to use Unicode's block elements.
     """
     length = BAR // 2 if positives and negatives else BAR
@@ -151,9 +152,10 @@ def distribution(
 def used_range(function: AggFunction, rows: Sequence[Sequence[int]]) -> tuple[int, int]:
     """Return the first and the last bucket that aggpack shows in all rows of an aggregation.
 
-    For lquantize() all buckets are shown. For quantize() they are those with data in any row, with
-    an empty bucket on either side. If the first bucket with data is that of 0, it is also the first
-    one shown."""
+    For lquantize(), all buckets are shown. For quantize(), they are the buckets that have data in
+    any row, and an empty bucket on either side. But there is no empty bucket on the left if the
+    first bucket with data is that of the value 0. A row without data counts as data in that bucket.
+    """
     if function.name == "lquantize":
         return 0, len(rows[0]) - 1
     used = [i for counts in rows for i, count in enumerate(counts) if count]

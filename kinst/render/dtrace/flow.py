@@ -1,8 +1,8 @@
 """The indentation of flowindent (-F): entries and returns of functions as a tree (libdtrace's
 dt_flowindent()).
 
-Instructions at which an inlined function is entered and left are shown with its name, like the
-entry and return of a function."""
+An instruction at which an inlined function is entered or left is shown like the entry or return of
+a function, with the inlined function's name."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _STEP = 2
 
 
 def _kind(name: str) -> str:
-    """Return "entry" or "return" if a probe has this name, or a name that ends in -entry or
-    -return; else ""."""
+    """Return the last part of a probe's name, after the last hyphen, if it is "entry" or "return";
+    else "".
+    """
     last = name.rpartition("-")[2]
     return last if last in ("entry", "return") else ""
 
@@ -30,8 +31,9 @@ class FlowIndent:
     """The present indentation of each CPU's rows.
 
     Attributes:
-        crossings: (clause, function of the probe, name of the probe) -> the inlined function that
-            the probe's instruction enters or leaves.
+        crossings: for each (clause, function of the probe, name of the probe) whose instruction
+            enters or leaves an inlined function: that function, and which of the two the
+            instruction does.
     """
 
     crossings: dict[tuple[int, str, str], Crossing] = field(default_factory=dict)
@@ -46,8 +48,8 @@ class FlowIndent:
     def prefix(self, cpu: int, probe: Probe, clause: int, following: tuple[int, int] | None) -> str:
         """Return the first columns of a record's row, and update the CPU's indentation.
 
-        If several clauses of a probe write records, only the first clause of an entry indents, and
-        only the last clause of a return unindents.
+        If several clauses of a probe write a record at a hit, the hit changes the indentation only
+        once: the first clause's row at an entry, the last clause's row at a return.
 
         Args:
             cpu: CPU of the record.

@@ -43,10 +43,12 @@ def _gap_rows(probe: ListedProbe) -> Iterator[str]:
 def planned_rows(probes: Sequence[ListedProbe]) -> str:
     """Return the text of -l -v: the rows of -l, with details below each.
 
-    The details of an instruction are its bytes, how it is planted or why it is refused, its source
-    line, which site's trampoline chains to it, and why it is not planted in a better way. Below a
-    probe that is no instruction is the report of its stability. All instructions of a provider have
-    equal reports, so this report comes once, after the last of them.
+    The details of an instruction are its bytes, how it is planted or why it is refused, and its
+    source line. They also say which site's trampoline leads straight into this site's, and why the
+    instruction is not planted in a better way.
+
+    Below any other probe is the report of its stability. All instructions of a provider have equal
+    reports, so theirs comes once, after the last of them.
     """
     lines = [LIST_HEADER]
     shown: set[int] = set()
@@ -70,9 +72,10 @@ def planned_rows(probes: Sequence[ListedProbe]) -> str:
 
 
 def _alike(probe: ListedProbe, following: ListedProbe | None) -> bool:
-    """Return whether a probe has the same stability report as the next probe. True if both have the
-    same id, or if both are instructions of one provider (their names are offsets); False if there
-    is no next probe."""
+    """Return whether a probe and the next one in the list have the same stability report: they have
+    the same id, or both are instructions of one provider (their names are offsets). False if there
+    is no next probe.
+    """
     if following is None:
         return False
     instructions = (

@@ -1,5 +1,5 @@
-"""Destination of dtrace(1)'s text: standard output or the file of -o, or the file of the last
-freopen().
+"""Destination of dtrace(1)'s text: the file of the last freopen(); without one, the file of -o or
+standard output.
 
 Tested by tests/render/dtrace/test_renderer.py.
 """
@@ -26,8 +26,9 @@ class TextOutput:
         self._file.flush()
 
     def reopen(self, path: str) -> None:
-        """Append text to a file from now on. If the path is "", use the first destination again. If
-        the file cannot be opened, report the error and use the first destination again.
+        """Append text to this file from now on. If the path is "", go back to the first destination
+        (standard output or the file of -o). If the file cannot be opened, report the error and go
+        back, too.
         """
         self.close()
         if path:

@@ -62,8 +62,9 @@ def _character(value: int) -> str:
 
 
 def _name_of(type_: DType) -> str:
-    """Return the name of a type as libctf's ctf_type_name() returns it: for a structure without a
-    tag, it ends in a blank."""
+    """Return the name of a type, as libctf's ctf_type_name() does. The name of a structure without
+    a tag ends in a blank.
+    """
     text = str(type_)
     if isinstance(type_, StructType) and not type_.name and not type_.alias:
         return text + " "
@@ -81,16 +82,17 @@ class _Printer:
         return int.from_bytes(self.data[at : at + size], "little")
 
     def member(self, name: str, type_: DType, bit: int, bits: int, depth: int, nest: int) -> None:
-        """Append the text of a member to the output; also used for the whole value, and for an
-        array's element.
+        """Append the text of a member to the output. The whole value, and an element of an array,
+        count as members without a name.
 
         Args:
             name: name of the member, "" if it has none.
             type_: type of the member.
             bit: offset in bits of the member from the start of the data.
             bits: width of a bit-field in bits, 0 for any other member.
-            depth: number of structures around the member.
-            nest: levels of indentation that arrays around the member add.
+            depth: number of structures around the member; in an array, only those inside the
+                array's element count.
+            nest: levels of indentation of the array's elements, 0 if the member is not in an array.
         """
         structured = isinstance(type_, StructType)
         element = nest != 0 and depth == 0
@@ -194,7 +196,9 @@ class _Printer:
         add("]")
 
     def _element(self, type_: DType, bit: int, nest: int) -> None:
-        """Append the text of a structure in an array, without the end of line after its brace."""
+        """Append the text of an array's element that is a structure, without the newline at its
+        end.
+        """
         inner: list[str] = []
         _Printer(self.data, self.symbolise, inner).member("", type_, bit, 0, 0, nest)
         self.out.append("".join(inner).removesuffix("\n"))

@@ -46,8 +46,9 @@ class SymbolText:
         return f"  {shown(value, self.names.kernel(value)):<{NAME_WIDTH}}"
 
     def formatted(self, value: bytes, type_: DType, spec: Spec) -> str:
-        """Return the text of a recorded stack or symbol for a conversion of printa(): %k for stacks
-        (the width of %-14k is the indentation), %a and %A for symbols."""
+        """Return the text of a recorded stack or symbol for a conversion of printa(): %k formats
+        stacks, %a and %A format symbols. In %-14k, 14 is the indentation.
+        """
         if isinstance(type_, StackType):
             indent = (spec.width or 0) if "-" in spec.flags else self.indent
             return self.stack(value, type_, indent)
@@ -65,7 +66,10 @@ class SymbolText:
 
     def stack(self, value: bytes, type_: StackType, indent: int) -> str:
         """Return the text of a recorded stack: a line for each frame, up to the first zero address.
-        Inlined functions come before the frame whose code they are part of, innermost first."""
+
+        Before a frame of the kernel come the inlined functions that its program counter is in,
+        innermost first.
+        """
         process = process_of(value) if type_.user else None
         lines = ["\n"]
         pad = " " * indent

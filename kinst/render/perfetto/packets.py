@@ -106,8 +106,8 @@ def _annotation(position: int, value: Value) -> bytes:
     """Encode a traced value as a DebugAnnotation.
 
     Args:
-        position: number of the value in the record. A value without an expression is named by this
-            number: "value 1".
+        position: number of the value in the record. A value without an expression gets it as its
+            name: "value 1".
     """
     fields = text(10, value.name or f"value {position}")
     plain = value.value

@@ -1,12 +1,13 @@
 """Timelines from records: slices and instants on the tracks of threads and CPUs.
 
-If the program traces `tid`, a record is on its thread's track. Otherwise, and for the idle threads
-of CPUs, the record is on its CPU's track. A return ends the last open entry of its function on the
-track, and both make one slice. If a single return of a function is missing, for example because
-this call ended with a jump to another function, the entry's slice ends with its caller's slice. If
-the trace has no return of a function at all, all entries of the function are instants. All other
-records are instants as well: returns without an entry, records of other probes, and those of the
-second and later clauses of a probe.
+A record is on its thread's track if the program traces `tid`, and if the thread is not a CPU's idle
+thread. Any other record is on its CPU's track.
+
+A return ends the last open entry of its function on the track, and both make one slice. If a return
+is missing, for example because the function ended with a jump to another function, the slice ends
+with the caller's slice. If the trace has no return of the function at all, all entries of the
+function are instants. All other records are instants as well: returns without an entry, records of
+other probes, and those of the second and later clauses of a probe.
 
 Each CPU also has a track of the threads that were seen on it: a slice lasts from the first record
 of a thread to the next record of another thread. With a probe at the scheduler's switch, this track
@@ -145,8 +146,9 @@ class _Maker:
         return Thread(tid, pid if isinstance(pid, int) else None)
 
     def _switch(self, record: Record, thread: Thread) -> Iterator[Mark]:
-        """Yield the events on a CPU's track of threads that a record causes: none if the CPU's last
-        record was of the same thread."""
+        """Yield the events that a record causes on the track of a CPU's threads. There are none if
+        the CPU's last record was of the same thread.
+        """
         before, cpu = self._running.get(record.cpu), Cpu(record.cpu, True)
         if before is not None and before.tid == thread.tid:
             return
