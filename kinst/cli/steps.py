@@ -17,7 +17,7 @@ _LOOKS = 8  # how often the thread checks in that time
 
 class Steps:
     """Reporter of the steps of long work: it prints a message when a step begins, and again while
-    the step goes on. A context manager: a thread repeats messages until it is left."""
+    the step goes on. A context manager: a thread repeats messages until the with block ends."""
 
     def __init__(self, say: Callable[[str], None], again: float = AGAIN) -> None:
         """Make a reporter without a step.

@@ -93,8 +93,8 @@ class HostTerminal:
         self._thread.start()
 
     def _raw(self) -> list[Any]:
-        """Return terminal attributes for raw mode as termios(3)'s cfmakeraw() sets them, but with
-        output processing, so that lines that kinst writes get their carriage return."""
+        """Return terminal attributes for raw mode, as cfmakeraw() of termios(3) sets them. But keep
+        output processing: it adds a carriage return to each line that kinst writes."""
         raw = list(self._before)
         raw[_INPUT] &= ~(
             termios.IGNBRK | termios.BRKINT | termios.PARMRK | termios.ISTRIP | termios.INLCR

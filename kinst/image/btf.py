@@ -204,7 +204,7 @@ class Btf:
         return self._words[self._starts]
 
     def string_offsets(self, text: str) -> list[int]:
-        """Return the offsets in BTF's string section at which exactly this string begins."""
+        """Return the offsets at which BTF's string section has this string as a whole string."""
         whole_string = b"\0" + text.encode() + b"\0"
         offsets, at = [], self._strings.find(whole_string)
         while at >= 0:

@@ -6,8 +6,8 @@ lines are sorted by their bytes:
 
     NAME <TAB> KIND <TAB> OFFSET <TAB> SIZE <TAB> ADDRESS
 
-KIND is f for a function that has code of its own, i for a function that has only inlined copies,
-and b for a function that has both. OFFSET is the offset of the function's own code in the kernel's
+KIND is f for a function that has only code of its own, i for one that has only inlined copies, and
+b for one that has both. OFFSET is the offset of the function's own code in the kernel's
 file, SIZE the bytes of this code, and ADDRESS its linked address. All three are 0 for i.
 
 Tested by tests/cli/test_completion.py and tests/fuzz/test_caches.py.

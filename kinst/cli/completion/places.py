@@ -73,8 +73,8 @@ def names_stamp(debug: Path, isa: str, inlined: bool) -> list[int]:
 
 
 def names_of(options: Mapping[str, str]) -> tuple[Path, tuple[str, str, str]]:
-    """Return the path of the index for the kernel that a command line chooses, and the three
-    arguments of names_file() for this kernel: isa, release and file.
+    """Return the path of the index for the kernel that a command line chooses, and the arguments of
+    names_file() that give this path: (isa, release, file).
 
     Args:
         options: values of the command line's options by name ("--kernel").

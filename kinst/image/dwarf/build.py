@@ -371,7 +371,8 @@ def _followed(origin: Int) -> Int:
     """Return for each function the position of its abstract instance.
 
     A function may refer to another one (DW_AT_abstract_origin), and so on: the last function of
-    this chain is the abstract instance. A function without a reference is its own one.
+    this chain is the abstract instance. If a function refers to no other, it is the abstract
+    instance itself.
 
     Args:
         origin: for each function, the position of the function to which it refers; -1 if it has no

@@ -1,8 +1,8 @@
 """Call frame information: where the caller's frame is at each instruction.
 
-It is read from .debug_frame or, if a file has no .debug_frame, from .eh_frame (which compilers
-write unless they are told -fno-asynchronous-unwind-tables). The entries of a whole section are
-found once; the rules of a function are computed when they are needed.
+The source is .debug_frame. If a file has no .debug_frame, the source is .eh_frame, which compilers
+write unless they are told -fno-asynchronous-unwind-tables. The entries of a whole section are found
+once; the rules of a function are computed when they are needed.
 
 Formats: DWARF 5, 6.4, versions 1, 3 and 4 of its entries; Linux Standard Base 5.0, "Exception
 Frames", for the differences of .eh_frame.

@@ -5,7 +5,7 @@ DWARF describes each call site: an expression gives the value of each argument r
 The expression uses only what the caller keeps during the call: call-saved registers and constants.
 kinst joins the expressions of all call sites of a function to one D expression. At run time this
 expression chooses a call site by the return address. If no call site has the return address (an
-indirect call, a call from a module), it reads address 0, which fires dtrace:::ERROR.
+indirect call, a call from a module), the expression reads address 0, which fires dtrace:::ERROR.
 
 The return address alone can mislead. A function may end with a tail call, and a chain of tail calls
 may enter the function again with other arguments; the return address stays the same. As gdb does,
@@ -253,8 +253,7 @@ class EntryValues:
         return 0
 
     def _check_tail_calls(self, function: Die) -> None:
-        """Raise NotHereError unless it is certain that no chain of tail calls leads from a function
-        back to the function itself."""
+        """Raise NotHereError if a chain of tail calls may lead from a function back to itself."""
         seen, queue = {function.offset}, [function]
         while queue:
             for target in self._tail_calls(queue.pop()):
@@ -305,8 +304,8 @@ class EntryValues:
 
 
 class _Callee:
-    """Maker of D expressions for one instruction of a called function. They compute the values that
-    registers had in the caller at the call, and the return address."""
+    """Maker of D expressions for one instruction of a called function. The expressions compute the
+    return address, and the values that registers had in the caller at the call."""
 
     def __init__(
         self, frame: InspectedFrame, cfi: Cfi | None, names: Sequence[str], facts: Caller
@@ -366,8 +365,8 @@ class _Callee:
                 return address is wanted.
 
         Raises:
-            NotHereError: there is no rule, or its frame address is not the one that the kernel's
-                unwinder gives.
+            NotHereError: there is no rule, or the rule's frame address is not the one that the
+                kernel's unwinder gives.
         """
         rule = self._cfi.rule(self.frame.address, register) if self._cfi else None
         if rule is None:

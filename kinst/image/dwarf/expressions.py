@@ -75,8 +75,8 @@ class ExpressionContext:
         entry: takes a register's DWARF number; returns the register's value at the function's entry
             as D text. None if kinst cannot compute entry values for this expression.
         caller: takes a register's DWARF number; returns the register's value in the caller as D
-            text. None if the expression is not that of a call site. If it is, it must not load
-            memory: the caller's memory may have changed since the call.
+            text. None unless the expression belongs to a call site. Expressions of call sites must
+            not load memory: the caller's memory may have changed since the call.
     """
 
     registers: Sequence[str]
