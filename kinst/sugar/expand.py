@@ -3,8 +3,8 @@
 The description of an inline function becomes kinst::CALLER:OFFSET for each of its inlined copies,
 and fbt::F:entry or fbt::F:return for its out-of-line code if there is any. The description of a
 function that is never inlined becomes the fbt probe alone. A conditional jump out of a copy is a
-return only if it is taken. Such sites go to a clause of their own, directly after the original
-clause, with the condition in its predicate.
+return only if it is taken. Such a site goes to an additional clause, directly after the original
+one, whose predicate has the condition.
 """
 
 from __future__ import annotations
@@ -126,13 +126,13 @@ class _Meaning:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Inlined copies with the same entry address (a CopyRegion) that will be traced.
+    """Inlined copies to trace, all with the same entry address (a CopyRegion).
 
     Attributes:
         region: the copies.
         graph: flow graph of the function that contains the copies.
-        inside: nodes of the graph in which control is inside the copies, for return probes; None
-            for entry probes.
+        inside: for return probes, the nodes of the graph in which control is inside the copies;
+            None for entry probes.
         plain: the sites to plant if the kernel refuses no instruction.
     """
 
@@ -142,8 +142,8 @@ class _Chosen:
     plain: list[CopyExit]
 
     def sites_to_plant(self, refused: Callable[[int], bool]) -> list[CopyExit] | None:
-        """Return the sites to plant for the copies' entries or returns. None if the kernel refuses
-        the entry and no other instruction can replace it.
+        """Return the sites to plant: the entry or the returns of the copies. None if the kernel
+        refuses the copies' entry, and no other instruction can replace it.
 
         Args:
             refused: tells whether the kernel refuses the instruction at an address.
@@ -168,15 +168,16 @@ class _Expander:
         self.losses: list[str] = []
 
     def clause(self, clause: tree.ClauseNode) -> list[tree.ClauseNode]:
-        """Return the clauses that replace a clause of the program. The first has the sites that
-        always fire, and the descriptions that need no expansion. For each condition, a further
-        clause has the sites that fire only on this condition, such as a conditional jump out of a
-        copy; the condition is in the clause's predicate.
+        """Return the clauses that replace a clause of the program.
+
+        The first clause has the sites that always fire, and the descriptions that need no
+        expansion. Some sites fire only on a condition, such as a conditional jump out of a copy.
+        For each different condition there is a further clause, with the condition in its predicate.
 
         At one site, control may enter or leave several inlined copies that are nested in each
-        other. Such a site is in one clause for each of these copies, so that it fires for each of
-        them: for entries from the outermost copy to the innermost, for returns from the innermost
-        to the outermost.
+        other. Then each of these copies has a clause with the site, so that the site fires once for
+        each copy. At an entry, the clause of the outermost copy is first; at a return, that of the
+        innermost.
         """
         layers: dict[str, list[list[tree.DescriptionNode]]] = {"": []}
         for condition, places in self._replacements(clause).items():
@@ -199,13 +200,12 @@ class _Expander:
         ]  # fmt: skip
 
     def _replacements(self, clause: tree.ClauseNode) -> dict[str, dict[ProbePattern, list[_Meant]]]:
-        """Return the new descriptions for a clause's descriptions. A description other than
-        kinst::F:entry and kinst::F:return stays as it is.
+        """Return the new descriptions that replace a clause's descriptions. A description that is
+        neither kinst::F:entry nor kinst::F:return is replaced by itself.
 
         Returns:
-            For each condition on which sites fire (a D expression; "" if they always fire), the
-                new descriptions. For each of these, the descriptions of the clause that it stands
-                for.
+            condition on which sites fire (a D expression; "" if they always fire) -> new
+            description -> the descriptions of the clause that the new description replaces.
         """
         sites: dict[str, dict[ProbePattern, list[_Meant]]] = {}
         for description in clause.descriptions:
@@ -281,8 +281,8 @@ class _Expander:
     def _out_of_line(
         self, pattern: ProbePattern, name: str, functions: Sequence[FunctionDie], *, alone: bool
     ) -> list[Function]:
-        """Return a function's out-of-line code, found by debug information (in which F.isra.0 is F)
-        or, if there is none, by symbols.
+        """Return a function's out-of-line code: as debug information says, which knows that the
+        symbol F.isra.0 is F. If debug information has none, symbols decide.
 
         Args:
             alone: whether to raise KinstError if there is no such code.
@@ -310,9 +310,9 @@ class _Expander:
         empty: int,
         copies: int,
     ) -> list[tuple[str, _Named]]:
-        """Return (condition, description) of every site of a function's copies, in the order of the
-        copies. The description names the site's instruction, kinst::CALLER:OFFSET. A site at which
-        control leaves several copies is returned once for each of these copies.
+        """Return (condition, new description) of every site of a function's copies, in the order of
+        the copies. The new description is kinst::CALLER:OFFSET. If control leaves several copies at
+        one site, the site is returned once for each of them.
 
         Args:
             pattern: the program's description, kinst::F:entry or kinst::F:return.
@@ -374,11 +374,11 @@ class _Expander:
         return sites
 
     def _refused(self, chosen: Sequence[_Chosen]) -> Callable[[int], bool]:
-        """Return a function that tells whether the kernel refuses to have the instruction at an
-        address planted.
+        """Return a function that tells whether the kernel refuses the instruction at an address.
 
-        A single call of Kernel.refused() asks about all sites that will probably be planted. This
-        is faster than one call for each site. The returned function asks about any other site.
+        The answers for all sites that will probably be planted are found now, by a single call of
+        Kernel.refused(). This is faster than a call for each site. For any other site, the returned
+        function calls Kernel.refused() itself.
         """
         sizes: dict[int, int] = {}
         for copy in chosen:

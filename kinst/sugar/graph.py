@@ -68,7 +68,7 @@ class Graph:
             kernel: the kernel.
             parts: the function, then its .cold parts.
             cuts: addresses at which a node must begin.
-            alone: the cuts at which the node must consist of one instruction.
+            alone: those of the cuts whose node must end after one instruction.
             dead_ends: addresses of functions that never return.
         """
         self.parts = tuple(parts)
@@ -114,11 +114,11 @@ class Graph:
                     self.before[edge.to].append(node)
 
     def _join_computed(self, targets: set[int]) -> None:
-        """Add the edges of computed jumps: to their targets in jump tables, and to each node that
-        no other edge leads to.
+        """Add the edges of computed jumps. They lead to the targets in jump tables, and to each
+        node that no other edge leads to.
 
         Args:
-            targets: nodes that the entries of jump tables point to.
+            targets: the nodes that are targets in jump tables.
         """
         reached = {edge.to for edges in self.edges for edge in edges} | {self.root}
         heads = (n for n in range(len(self.starts)) if n not in reached)
@@ -178,11 +178,11 @@ class Graph:
         return (Edge(next_node),)
 
     def _elsewhere(self, destination: str) -> str:
-        """Return the D condition on which an indirect jump leaves the function.
+        """Return a D expression that is true if an indirect jump leaves the function.
 
         Args:
-            destination: D expression for the jump's target; "" if the target is not known, and then
-                the result is "".
+            destination: D expression for the jump's target. If it is "" because the target is not
+                known, the result is "".
         """
         return " && ".join(
             f"({destination} < {p.address:#x} || {destination} >= {p.address + p.size:#x})"

@@ -144,8 +144,8 @@ def stay(region: CopyRegion, graph: Graph) -> Stay:
 
 
 def never(address: int) -> bool:
-    """Return False, so that no instruction counts as refused: the default of parameters named
-    `refused`.
+    """Return False: no instruction is refused. This is the default of the parameters named
+    `refused`, which tell whether the instruction at an address is refused.
     """
     return False
 
@@ -178,16 +178,15 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
     """Return every exit of an inlined copy, sorted by address, each with the condition on which
     control leaves the copy.
 
-    The usual exit is a node's last instruction. Control may leave the copy after this instruction
-    on some edges only. In this case the instruction may be unsuitable: it cannot be planted (it is
-    inside an exclusive sequence), or no D expression tells which edge control will take (it may
-    fault). Then the exit is the instruction to which the edge leads, provided that no edge from
-    outside the copy leads there.
+    The usual exit is the last instruction of a node. If only some of the node's edges leave the
+    copy, this instruction is unsuitable in two cases: it cannot be planted, or no D expression
+    tells there which edge control will take. Then the exit is the instruction to which the edge
+    leads, provided that no edge from outside the copy leads there.
 
-    If neither of these two instructions can be the exit (mostly at the instruction of a static
-    key), the node counts as outside of the copy. So do all nodes that control can reach from it
-    without passing the copy's entry. Control then leaves the copy when it comes to this node, so
-    there are still as many returns as entries.
+    Sometimes neither instruction can be the exit, mostly at the instruction of a static key. Then
+    the copy is made smaller: the node counts as outside the copy, and so do all nodes that control
+    can reach from it without passing the copy's entry. So control leaves the smaller copy when it
+    comes to this node, and there are still as many returns as entries.
 
     Args:
         stay: the nodes in which control is inside the copy.
@@ -206,8 +205,8 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
 def _exits(
     inside: Collection[int], entry: int, graph: Graph, refused: Callable[[int], bool]
 ) -> tuple[list[CopyExit], list[int]]:
-    """Return the exits of a copy, and those of its nodes from which control can leave the copy
-    although no site can be planted for this exit.
+    """Return the exits of a copy for which a site can be planted; and the nodes by which control
+    can leave the copy without such an exit.
 
     Args:
         inside: the nodes of the copy.
@@ -251,8 +250,8 @@ def _exits(
 def _is_clear(
     node: int, edges_out: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> bool:
-    """Return whether a node's last instruction can be planted, and a D expression tells there
-    whether control will take one of these edges.
+    """Return whether a node's last instruction can be the exit for some of the node's edges: it can
+    be planted, and a D expression tells there whether control will take one of these edges.
 
     Args:
         edges_out: indexes of the edges among the node's outgoing edges.
@@ -264,8 +263,9 @@ def _is_clear(
 def _site_after(
     to: int, inside: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> int | None:
-    """Return the address to plant in a node to which edges out of the copy lead. None if edges from
-    outside the copy lead to the node as well, or if the node is outside the function.
+    """Return the address to plant in the node after an exit: edges out of the copy lead to this
+    node. None if edges from outside the copy lead there as well, or if the node is outside the
+    function.
 
     Args:
         to: the node.
@@ -281,12 +281,13 @@ def _site_after(
 def _exit_address(
     node: int, entry: int, always: bool, graph: Graph, refused: Callable[[int], bool]
 ) -> int | None:
-    """Return the address to plant in a node by which control leaves the copy; None if no
-    instruction of the node can be planted.
+    """Return the address to plant in a node from which control leaves the copy; None if no
+    instruction is suitable.
 
-    The address is that of the node's last instruction. If this instruction is refused and every
-    edge of the node leaves the copy, it is that of an earlier instruction. If all instructions of
-    the entry node are refused, it is that of the instruction that replaces the entry.
+    Usually this is the address of the node's last instruction. If that one is refused, an earlier
+    instruction of the node can replace it, but only if every edge of the node leaves the copy. If
+    all instructions of the entry node are refused, the instruction that replaces the entry can also
+    replace the exit.
 
     Args:
         entry: the node at the copy's entry.
@@ -303,10 +304,10 @@ def _exit_address(
 
 
 def _condition(edges: Sequence[Edge], edges_out: Collection[int]) -> str:
-    """Return a D expression that holds if one of these edges is taken; "" if one of them is always
-    taken.
+    """Return a D expression that is true if control will leave the copy: if it will take one of the
+    edges `edges_out`. "" if control always leaves the copy.
 
-    A computed jump without known targets leaves the copy if it leaves the function.
+    A computed jump whose targets are not known leaves the copy only if it leaves the function.
 
     Args:
         edges: all edges of the node.
@@ -325,11 +326,12 @@ def _condition(edges: Sequence[Edge], edges_out: Collection[int]) -> str:
 
 
 def _edges_out(inside: Collection[int], entry: int, graph: Graph) -> dict[int, set[int]]:
-    """Return, for each node of a copy from which edges lead out, the indexes of these edges.
+    """Return the edges that lead out of a copy: for each node that has such edges, their indexes
+    among the node's edges.
 
     Args:
         inside: the nodes of the copy.
-        entry: the node at the copy's entry; an edge back to it leads out as well.
+        entry: the node at the copy's entry. An edge back to the entry counts as leading out.
     """
     leaving = {}
     for node in inside:

@@ -6,11 +6,13 @@ probe (the outputs), and descriptions of the other probes:
 
     probe wakeup(struct thread *t) : (lwpsinfo_t *t, psinfo_t *t) = fbt::wake:entry;
 
-If this is in sched.d, the clause of a description sched:::wakeup becomes a clause of
-fbt::wake:entry, in which args[1] is xlate < psinfo_t * > ((struct thread *)arg0). In this clause
-fbt::wake:entry has the name sched:::wakeup (ProbePattern.library). If a library declares a probe
-several times, the probe fires at the other probes of all declarations whose inputs fit the kernel's
-types. If several of these declarations have the same description, the first of them counts.
+If this is in sched.d, a clause of sched:::wakeup becomes a clause of fbt::wake:entry. In it,
+args[1] is replaced by xlate < psinfo_t * > ((struct thread *)arg0), and the name of the probe is
+still sched:::wakeup (ProbePattern.library).
+
+A library may declare a probe several times, for different kernels. All declarations count whose
+inputs fit the kernel's types. If two of these have the same description, only the first one's
+counts.
 
 Tested by tests/sugar/test_library_probes.py.
 """
@@ -52,8 +54,8 @@ class _Declared:
 
 
 class LibraryProbes:
-    """The probes that D libraries declare, and those that the programs themselves declare in the
-    same form: with descriptions of other probes, at which they fire.
+    """Probes that fire at other probes, as D libraries declare them. Programs may declare such
+    probes themselves, in the same form.
     """
 
     def __init__(
@@ -95,8 +97,9 @@ class LibraryProbes:
         return replace(program, items=tuple(items)) if changed else program
 
     def _clause(self, clause: tree.ClauseNode) -> list[tree.ClauseNode]:
-        """Return the clauses that replace a clause: one with the descriptions that may match probes
-        outside the libraries, then one or more for each matched probe of a library.
+        """Return the clauses that replace a clause. The first has those descriptions that may match
+        probes of kinst's own providers; if there are none, it is left out. Then come one or more
+        clauses for each probe of a library that a description matches.
         """
         plain: list[tree.DescriptionNode] = []
         clauses: dict[ProbeName, list[tree.ClauseNode]] = {}
@@ -121,8 +124,8 @@ class LibraryProbes:
     def _matching(self, description: tree.DescriptionNode) -> Iterator[_Declared]:
         """Yield the probes of libraries that a description matches.
 
-        A description without a provider matches probes of libraries only if it names a probe, and
-        neither a module nor a function.
+        If a description has no provider, it matches probes of libraries only if it has a name, but
+        no module and no function.
         """
         pattern = description.pattern
         if pattern.id or pattern.library or pattern.provider in interfaces():
@@ -170,8 +173,8 @@ class LibraryProbes:
         declared: _Declared,
         alone: bool,
     ) -> list[tree.ClauseNode]:
-        """Return the clauses that run for one probe of a library: one for each of its declarations
-        that fit the traced kernel. Raises DError.
+        """Return what a clause becomes for one probe of a library: a clause for each of the probe's
+        declarations that fit the traced kernel. Raises DError.
 
         Args:
             description: the clause's description that matches the probe.
@@ -190,7 +193,7 @@ class LibraryProbes:
         probe: tree.ProbeDeclarationNode,
         marked: LibraryProbe,
     ) -> tree.ClauseNode:
-        """Return the clause that runs for one declaration of a library's probe. Raises DError.
+        """Return what a clause becomes for one declaration of a library's probe. Raises DError.
 
         Args:
             clause: the clause that has the description.
@@ -218,8 +221,8 @@ class LibraryProbes:
     def _versions(
         self, description: tree.DescriptionNode, declared: _Declared
     ) -> list[tree.ProbeDeclarationNode]:
-        """Return the declarations of a probe that fit the traced kernel, each with those of its
-        descriptions that no earlier declaration has. Raises DError with the reason if no
+        """Return the declarations of a probe that fit the traced kernel. If two of them have the
+        same description, it is left out of the later one. Raises DError with the reason if no
         declaration fits.
         """
         reason, taken = "", set[str]()
@@ -243,12 +246,11 @@ class LibraryProbes:
         return versions
 
     def _misfit(self, version: tree.ProbeDeclarationNode) -> str:
-        """Return why a declaration does not fit the traced kernel: a probe at which the library's
-        probe fires has too few arguments, or an argument of another type. "" if the declaration
-        fits.
+        """Return why a declaration does not fit the traced kernel: one of the probes that it
+        describes has too few arguments, or an argument of another type. "" if the declaration fits.
 
-        Also "" if kinst cannot tell yet: there is no kernel, a description has a glob, or the types
-        of the described probe's arguments are not known.
+        Also "" if kinst cannot tell: there is no kernel, a description has a glob, or the types of
+        a described probe's arguments are not known.
         """
         inputs = version.inputs.parameters
         if self._types is None:
@@ -290,16 +292,17 @@ def _names_own(provider: str) -> bool:
 
 
 def _may_be_library_s(name: str) -> bool:
-    """Return whether a description with a name alone may mean a library's probe: the name is a word
-    that is not the name of one of kinst's own probes.
+    """Return whether a description that has only a name may mean a library's probe: the name begins
+    with a letter, and no probe of kinst's own providers has it.
     """
     own = [glob for one in interfaces().values() for glob in (*one.plain, *one.returns, "entry")]
     return name[:1].isalpha() and not any(fnmatchcase(name, glob) for glob in own)
 
 
 class _Body:
-    """Rewriter of a clause's expressions for one declaration of a library's probe. The arguments of
-    the library's probe become expressions over the arguments of the probe at which it fires.
+    """Rewriter of a clause's expressions for one declaration of a library's probe. The rewriter
+    replaces the arguments of the library's probe (outputs) by expressions over the arguments of the
+    probe that the declaration describes (inputs).
     """
 
     def __init__(self, name: ProbeName, probe: tree.ProbeDeclarationNode) -> None:
@@ -315,8 +318,8 @@ class _Body:
         return replaced(node, self._argument)
 
     def inputs(self, node: tree.ExprNode) -> tree.ExprNode:
-        """Return an expression of the library in which the names of the declaration's inputs are
-        replaced by arg0 to arg9 of the probe at which the library's probe fires.
+        """Return an expression of the declaration with the names of inputs replaced by arg0 to
+        arg9.
         """
         return replaced(node, self._input)
 
@@ -354,8 +357,8 @@ class _Body:
     def _value(self, number: int) -> tuple[tree.ExprNode, tree.TypeNode | None]:
         """Return an expression for an argument of the library's probe, and the expression's type.
 
-        The declaration gives the argument as the name of an input, or as an expression (`type =
-        value`). For an expression, the returned type is None.
+        A declaration gives an output either as the name of an input, or as `type = value`, with a D
+        expression as value. In the second case the returned type is None.
 
         Args:
             number: index of the argument, from 0.

@@ -3,13 +3,14 @@
 kinst::F:@LINE means a line of the file that F is declared in. kinst::F:@FILE@LINE means a line of
 another file, whose code was inlined in F; FILE is the file's path or the last parts of the path.
 
-A line means the line's first instruction in F and, if code of the line is inlined in F, its first
-instruction in each inlined copy. A line with a * after it means all its instructions in F.
+A line means the first of its instructions in F. If the line was inlined in F, it also means the
+first of its instructions in each inlined copy. A line with a * after it means all of its
+instructions in F.
 
 kinst::FILE: means every instruction of the functions that a file declares. kinst::FILE@LINE means
-one line of the file in all functions, wherever the compiler has put its code; kinst:::FILE@LINE and
-kinst::FILE:@LINE mean the same. In these forms FILE has no folders, since a slash begins a
-predicate.
+one line of the file, in every function that has code of the line. kinst:::FILE@LINE and
+kinst::FILE:@LINE mean the same. In these forms FILE is a name without folders, since a slash begins
+a predicate.
 
 Tested by tests/session/test_source_files.py.
 """
@@ -32,7 +33,8 @@ _FILE = re.compile(r"([\w.+-]+\.(?:c|h|S|rs|cc|cpp))(?:@([0-9]+)(\*?))?\Z")
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A source line that a description names, in those functions that the description matches."""
+    """A source line in certain functions, as a description names it. The functions are those that
+    the description matches."""
 
     module: str
     function: str
@@ -54,8 +56,8 @@ class SourceFile:
 
 
 def file_of(pattern: ProbePattern) -> SourceFile | None:
-    """Return the source file, or line of a file, that a description names without a function; None
-    for any other description.
+    """Return what a description names if it names a source file, or a line of a file in all
+    functions; None for any other description.
     """
     module, function, name = pattern.module, pattern.function, pattern.name
     # The parser takes the first of three fields as the module.
@@ -76,7 +78,7 @@ def file_of(pattern: ProbePattern) -> SourceFile | None:
 
 
 def line_of(pattern: ProbePattern) -> SourceLine | None:
-    """Return the source line that a description names together with a function; None for any other
+    """Return what a description names if it names a source line in a function; None for any other
     description.
     """
     match = _NAME.match(pattern.name)

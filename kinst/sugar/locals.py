@@ -80,9 +80,9 @@ def provisional(
     type_of: Callable[[ProbePattern, str], DType | None],
     names_of: Callable[[ProbePattern], Sequence[str]] = lambda _: (),
 ) -> tree.ProgramNode:
-    """Replace every locals->NAME by a value of the variable's type and print(locals) by a printf().
-    So the checker can check a program before kinst knows which instructions the program's
-    descriptions match.
+    """Replace every locals->NAME by a placeholder of the variable's type, and print(locals) by a
+    printf(). The checker can check such a program before kinst knows which instructions the
+    program's descriptions match.
 
     Args:
         type_of: returns the type of a variable in the function that a description names; None if
@@ -152,9 +152,11 @@ def expand_locals(
 ) -> Expansion:
     """Replace every locals->NAME and print(locals) in a program.
 
-    An instruction at which a variable cannot be read is left out, with a note for the user. Raises
-    DError if no instruction of a description remains. Raises DError as well if the probe of such an
-    instruction has several instructions: it must have all of them or none.
+    An instruction at which a variable cannot be read is left out, with a note for the user.
+
+    Raises DError if no instruction of a description is left. Raises DError as well if an
+    instruction of a probe with several instructions is left out: such a probe must have all of its
+    instructions, or none.
 
     Args:
         places: returns the instructions that a description matches.
