@@ -66,8 +66,8 @@ def register_slot(machine: CodeMachine, index: int) -> int | None:
 
 
 def unwinding_slots(machine: CodeMachine) -> frozenset[int]:
-    """Return the frame slots of the registers (stack pointer, frame pointer and so on) that a walk
-    of the kernel's stack starts from; empty if kinst knows no unwinder of this kernel.
+    """Return the frame slots of the registers from which a walk of the kernel's stack starts, such
+    as the stack pointer and the frame pointer. Empty if kinst knows no unwinder of this kernel.
     """
     if machine.unwinder is None:
         return frozenset()
@@ -91,9 +91,9 @@ def asks_caller(program: typed.TypedProgram) -> bool:
 
 
 def looks_at_user(expr: typed.Expr) -> bool:
-    """Return whether the value of the expression depends on the current process in user mode: on
-    its registers (uregs[]), its stack (ustack() and the like), or an address in it (usym() and the
-    like).
+    """Return whether the value of the expression depends on the user program that the current
+    process runs: on its registers (uregs[]), its stack (ustack() and the like) or the names of its
+    addresses (usym() and the like).
     """
     if isinstance(expr, typed.Builtin):
         return expr.name in ("ucaller", "ustackdepth")

@@ -1,8 +1,8 @@
 """Calls of LLVM in a second thread, which leave the main thread free to handle signals.
 
 Python handles a signal in the main thread, between two bytecode instructions, and one call of LLVM
-may take minutes.  So LLVM runs in a second thread, which releases Python's lock, and a signal can
-end the main thread's wait for it.  The second thread then runs on until kinst exits.
+may take minutes. So LLVM runs in a second thread and releases Python's lock, while the main thread
+waits. A signal can end this wait; the second thread then runs on until kinst exits.
 """
 
 from __future__ import annotations

@@ -66,8 +66,9 @@ class CodeMachine:
         per_cpu: how code reads this CPU's per-CPU data.
         builtins: how code reads each built-in variable of D, by name.
         timestamp_asm: how code reads the cycle counter: inline assembly, the name of an LLVM
-            intrinsic (llvm.readcyclecounter), or a register (%cntvct_el0). llvmlite cannot use
-            LLVM's assembly parsers for ISAs other than the host's, but it can use intrinsics.
+            intrinsic (llvm.readcyclecounter), or a register (%cntvct_el0). llvmlite has LLVM's
+            assembly parser only for the host's ISA, so code for other ISAs cannot use inline
+            assembly.
         timestamp_constraints: constraints of the inline assembly in timestamp_asm.
         clock: converts cycles to ns; None if the kernel's clock is not known.
         trap_pc_offset: offset of the program counter in the registers that the kernel saves at a
@@ -96,9 +97,9 @@ class CodeMachine:
             interrupted. The offset is from the start of the saved registers.
         samples: whether clauses also run when profile-N samples a CPU. If so, code does not read
             the program counter from the site descriptor: a sample has no site.
-        interrupt_masks: for each level of interrupts, a mask of bits of builtins["interrupt"]; if
+        interrupt_masks: a mask of bits of builtins["interrupt"] for each level of interrupts. If
             any of these bits is set, the CPU handles an interrupt of that level.
-        pin: how code finds a per-CPU counter of the kernel; while the counter is raised, the
+        pin: how code finds a per-CPU counter of the kernel. While the counter is raised, the
             current thread stays on its CPU. None if the kernel has no such counter.
         dialect: how the system encodes errno, devices, sockets and the like.
         saved_code: folder of machine code in the cache; None to keep no code there.

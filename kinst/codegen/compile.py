@@ -239,8 +239,9 @@ def _llvm() -> Any:
 def _object_code(
     ir: str, triple: str, features: str, options: tuple[str, ...], folder: Path | None
 ) -> ObjectCode:
-    """Compile LLVM assembly to machine code for a traced kernel.  Results are cached, in memory for
-    clients that trace one program again and again on an open machine, and in files.
+    """Compile LLVM assembly to machine code for a traced kernel, or return the cached machine code
+    of an earlier call. The cache is in memory, for clients that trace one program again and again
+    on an open machine, and in files.
 
     Args:
         ir: the assembly.

@@ -32,8 +32,9 @@ class Text:
     Attributes:
         address: address of the first byte.
         bound: the largest number of bytes that may be read.
-        nullable: whether the address may be 0 (the string is NULL) and the emitted code has not
-            tested it yet.  In comparisons NULL equals "" (dtrace_strncmp() of illumos and FreeBSD).
+        nullable: whether the address may be 0, which means that the string is NULL, and the emitted
+            code has not tested for that yet. In comparisons NULL equals "" (dtrace_strncmp() of
+            illumos and FreeBSD).
     """
 
     address: IrValue
@@ -100,7 +101,7 @@ class Faults:
     sources: list[tuple[str, int, int, IrValue]] = field(default_factory=list)
 
     def add(self, code: IrFunction, bad: IrValue, kind: int, value: IrValue) -> None:
-        """Emit a branch that leaves the clause with a fault if `bad` is set.
+        """Emit a branch that leaves the clause with a fault if `bad` is 1.
 
         Args:
             bad: an i1.

@@ -54,9 +54,9 @@ class ObjectCode:
 
 @cache
 def _compiler() -> bytes | None:
-    """Return bytes that change if LLVM's library or the module that calls LLVM (llvm_calls.py)
-    changes: path, size and time of the library's file, and the module's source. None if these files
-    are not in their usual places.
+    """Return bytes that differ for different versions of LLVM's library and of the module that
+    calls LLVM (llvm_calls.py). They are the path, size and time of the library's file, and the
+    module's source. None if these files are not in their usual places.
 
     kinst does not import llvmlite or the module for this, since importing takes long.
     """

@@ -34,15 +34,19 @@ class Snippets:
 
     def guard(self, clauses: Clauses, arguments: Arguments) -> Snippet | None:
         """Return the snippet that tests whether the predicate of at least one of these clauses
-        holds.  None if one of the clauses has no predicate, if a predicate is not pure, or if a
-        trampoline cannot run the code that LLVM made of the predicates.
+        holds.
+
+        None if one of the clauses has no predicate, if a predicate is not pure, or if a trampoline
+        cannot run LLVM's code.
         """
         return self.found.get(("guard", clauses, arguments))
 
     def index(self, clauses: Clauses, arguments: Arguments) -> Snippet | None:
-        """Return the snippet for a probe whose only action is @a[key] = count(): it finds the key's
-        counter (helpers/key_slots.py). None if the probe has other actions, if the aggregation has
-        no counters for its keys, if the key is not pure, or if a trampoline cannot run LLVM's code.
+        """Return the snippet that finds the counter of the key (helpers/key_slots.py), for a probe
+        whose only action is @a[key] = count().
+
+        None for any other probe. Also None if the aggregation has no counters for its keys, if the
+        key is not pure, or if a trampoline cannot run LLVM's code.
         """
         return self.found.get(("index", clauses, arguments))
 

@@ -166,8 +166,8 @@ class IrFunction:
     def exchange_if(
         self, address: IrValue, expected: IrValue, new: IrValue, ordering: str = "acq_rel monotonic"
     ) -> IrValue:
-        """Emit an atomic compare-and-exchange: store `new` in the aligned u64 at `address` if its
-        value is `expected`.
+        """Emit an atomic compare-and-exchange: if the aligned u64 at `address` equals `expected`,
+        store `new` in it.
 
         Args:
             address: address of the u64.
@@ -184,8 +184,8 @@ class IrFunction:
         return self._value(1, f"extractvalue {{ i64, i1 }} {pair}, 1")
 
     def change_atomic(self, operation: str, address: IrValue, by: IrValue) -> IrValue:
-        """Emit an atomic add, or, or and on the aligned integer at `address`; return the integer's
-        value before the change.
+        """Emit an atomic read-modify-write of the aligned integer at `address`; return the
+        integer's value before the change.
 
         Args:
             operation: "add", "or" or "and".

@@ -69,9 +69,9 @@ def store_data(firing: Firing, expr: typed.Expr, to: IrValue) -> bool:
 
 
 def chill(firing: Firing, action: typed.ChillAction) -> None:
-    """Emit a loop that spins for the number of nanoseconds that the action's argument gives. A
-    number above MOST_CHILL faults as an illegal operation. On the host, and on targets without a
-    clock, chill() does not wait.
+    """Emit a loop that waits for as many nanoseconds as the action's argument says. More than
+    MOST_CHILL fault as an illegal operation. On the host, and on targets without a clock, chill()
+    does not wait.
     """
     code, machine = firing.code, firing.unit.machine
     duration = code.convert(scalar(firing, action.duration), 64, signed=False)
@@ -186,8 +186,9 @@ def fill(
 
 def commit(firing: Firing, layout: ClauseLayout, reserved: Reserved) -> None:
     """Emit LLVM IR that writes a record's header, then makes the record visible to the consumer.
-    If the firing interrupted the writing of another record, both records become visible when the
-    other record is committed (core/bodies.py RecordBody).
+
+    The firing may have interrupted a trampoline in the middle of another record. Then both records
+    become visible when that record is committed (core/bodies.py RecordBody).
 
     Args:
         layout: layout of the clause's records.

@@ -25,8 +25,8 @@ from kinst.core.words import MASK
 
 
 def read_helper(unit: Unit) -> IrFunction:
-    """Return the LLVM function read(dst, src, size), which copies bytes of the traced kernel and
-    returns 0, or another value if some of the bytes cannot be read.
+    """Return the LLVM function read(dst, src, size), which copies bytes of the traced kernel. It
+    returns 0 on success, and another value if some of the bytes cannot be read.
     """
     return unit.helper("read", _write_read)
 
@@ -86,11 +86,11 @@ def local_address(unit: Unit, code: IrFunction, address: IrValue) -> IrValue:
 def _leave_with_scratch(
     unit: Unit, code: IrFunction, dst: IrValue, src: IrValue, size: IrValue
 ) -> None:
-    """Emit LLVM IR that, if the `size` bytes at src are all in scratch, copies them to dst and
-    returns 0 from the function under construction.
+    """Emit LLVM IR that tests whether all `size` bytes at src are in scratch. If so, it copies them
+    to dst and returns 0 from the function under construction.
 
-    Without this, code on the host could not read scratch.  Nothing is emitted for a program that
-    cannot compute addresses in scratch.
+    Code on the host could not read scratch otherwise. Nothing is emitted for a program that cannot
+    compute addresses in scratch.
     """
     if not unit.scratch_pointers:
         return
@@ -287,11 +287,11 @@ def write_user(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> I
 
 def _write_write_kernel(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function write_kernel(dst, src, size), which copies to memory of the traced
-    kernel and returns 0 on success and another value on failure.  Scratch is never written.
+    kernel and returns 0 on success and another value on failure. It never writes scratch.
 
-    The kernel's function that reads memory checks the address and fails for an address of a
-    process.  The function that writes does not check, and would oops.  So in the target,
-    write_kernel() first reads the bytes at dst, and writes them only if that succeeds.
+    In the target, write_kernel() first reads the bytes at dst with the kernel's function that reads
+    memory, and writes them only if that succeeds. The kernel's function that writes memory would
+    oops for an address of a process; the one that reads checks the address and fails.
     """
     code, machine = unit.function(name, 3), unit.machine
     dst, src, size = code.params

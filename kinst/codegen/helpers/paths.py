@@ -15,8 +15,8 @@ from kinst.core.layout import FAULT_BADADDR
 
 
 class PathCode(Protocol):
-    """Protocol of a system's code for file paths (Facts.paths).  Its methods pass the address of
-    the kernel's structure for a path (Linux: struct path); 0 means no path.
+    """Protocol of a system's code for file paths (Facts.paths). The methods find or get the address
+    of the kernel's structure for a path (Linux: struct path); 0 means no path.
     """
 
     # Bytes of the longest path, with its NUL.
@@ -91,8 +91,8 @@ def _text(firing: Firing, file: tuple[IrValue, ...], root: IrValue) -> Text:
 
 
 def _nowhere(firing: Firing) -> Text | None:
-    """Return "", the value of cwd and root in clauses of BEGIN, END and timers of a D program that
-    traces no kernel; None for any other clause.
+    """Return "" if the clause is BEGIN's, END's or a timer's in a D program that traces no kernel:
+    cwd and root are "" there. Return None for any other clause.
     """
     if not firing.unit.machine.host or firing.unit.machine.paths is not None:
         return None

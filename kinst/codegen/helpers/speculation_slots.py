@@ -91,9 +91,9 @@ def _slot(code: IrFunction, unit: Unit, slot: IrValue) -> IrValue:
 
 
 def _look_up(code: IrFunction, unit: Unit, identifier: IrValue) -> tuple[IrValue, IrValue, IrValue]:
-    """Emit LLVM IR that looks up a slot for speculations; return the slot's index from 0, its
-    address, and the word at that address.  If the slot is not in use, the function under
-    construction returns 0.
+    """Emit LLVM IR that looks up a slot for speculations. If the slot is not in use, the function
+    under construction returns 0. Return the slot's index from 0, the address of the slot's word,
+    and that word.
 
     Args:
         identifier: number of the slot in D programs, from 1.

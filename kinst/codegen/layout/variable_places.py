@@ -85,9 +85,9 @@ class VariableOffsets:
     """Offsets of the D variables that are not dynamic, and the sizes of their areas.
 
     Attributes:
-        offsets: offset of each variable, by Variable.index: in the globals area for a global
-            variable, in the clause's working memory for a clause-local variable in memory; -1 for
-            any other variable.
+        offsets: offset of each variable, by Variable.index. A global variable's offset is in the
+            globals area. The offset of a clause-local variable in memory is in the clause's working
+            memory. -1 for any other variable.
         globals_size: bytes of the globals area.
         clause_size: bytes of the clause-local variables in memory.
     """
@@ -142,10 +142,10 @@ def place_variables(program: typed.TypedProgram, strsize: int) -> VariableOffset
 
 
 def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], Field, int]:
-    """Return the fields of the keys in a dynamic variable's table entry, the field of its value,
-    and the size of the entry in bytes.
+    """Return the layout of a dynamic variable's table entry: the fields of the keys, the field of
+    the value, and the size of the entry in bytes.
 
-    Code compares keys by words, so gaps between keys must be zero.  If the keys have no bytes, one
+    Code compares keys by words, so gaps between keys must be zero. If the keys have no bytes, one
     zero word stands in for them.
     """
     thread = (UINT64,) if variable.scope == "self" else ()
@@ -156,8 +156,9 @@ def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], F
 
 
 def dynamic_size(program: typed.TypedProgram, strsize: int, dynvarsize: int) -> int:
-    """Return the bytes that the tables of the dynamic variables need: dynvarsize, or the size of
-    one bucket for each variable if that is larger.  0 if there are no dynamic variables.
+    """Return the bytes that the tables of the dynamic variables need; 0 if there are no such
+    variables. It is dynvarsize, or more if each table could not have one bucket in dynvarsize
+    bytes.
     """
     tables = lay_out_dynamic(program, strsize, dynvarsize)
     return (
@@ -168,11 +169,11 @@ def dynamic_size(program: typed.TypedProgram, strsize: int, dynvarsize: int) -> 
 def lay_out_dynamic(
     program: typed.TypedProgram, strsize: int, dynvarsize: int
 ) -> tuple[DynamicLayout, ...]:
-    """Return the layout of each dynamic variable's table, in program order.  All tables have the
-    same number of buckets, and together take dynvarsize bytes.
+    """Return the layout of each dynamic variable's table, in program order. All tables have the
+    same number of buckets, as many as fit in dynvarsize bytes.
 
-    If dynvarsize is too small for one bucket of each table, each table has one bucket: DTrace, too,
-    raises a size that is too small (dtrace_dstate_init()).
+    If dynvarsize is too small for one bucket of each table, each table has one bucket all the same:
+    DTrace, too, raises a size that is too small (dtrace_dstate_init()).
     """
     dynamic = [v for v in program.variables if v.is_dynamic]
     entries = [_entry(v, strsize) for v in dynamic]

@@ -117,9 +117,11 @@ def _arguments(unit: Unit, name: str) -> IrFunction:
 
 
 def execargs(firing: Firing) -> Lowered:
-    """Emit LLVM IR that builds the string of the current process's command line arguments, as the
-    process's memory has them now; return the string. Spaces separate the arguments, and the string
-    is cut to strsize bytes. The string is "" if there are no arguments.
+    """Emit LLVM IR that builds the string of the current process's command line arguments; return
+    the string. It is what the process's memory has now: the process may have changed its arguments.
+
+    Spaces separate the arguments, and the string is cut to strsize bytes. The string is "" if there
+    are no arguments.
     """
     code, machine = firing.code, firing.unit.machine
     size = firing.unit.layout.strsize
@@ -334,7 +336,8 @@ def _error_argument(firing: Firing, number: int) -> IrValue:
 def _usermode(firing: Firing) -> IrValue:
     """Emit LLVM IR that tests whether the probe fired in user mode; return 0 or 1.
 
-    Only profile's samples can fire in user mode; then arg0 is 0 and arg1 is not.
+    Only a sample of profile-N can fire in user mode. In such a sample, arg0 is 0 and arg1, the
+    program counter in user mode, is not.
     """
     if not firing.unit.machine.host:
         return const(0, 32)

@@ -35,7 +35,7 @@ def checked_index(
     Args:
         variable: the array.
         keys: a sequence with the index as its only element.
-        base: address of the array, from which the address that the fault reports is computed.
+        base: address of the array. The fault reports the address that the element would have.
     """
     (index,) = keys
     assert isinstance(index, IrValue)

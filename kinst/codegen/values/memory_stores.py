@@ -37,8 +37,9 @@ def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
     """Emit LLVM IR of a store; return the stored value, or the old value if expr.post is set
     (p->x++).
 
-    The code computes the value before the address, as libdtrace's dt_cg_asgn_op() does.  If the
-    value depends on the old value, the code computes the address first.
+    The code computes a number before the address to store to, as libdtrace's dt_cg_asgn_op() does.
+    It computes the address first if the number depends on the old value, and for a string, a
+    structure or an array.
 
     Args:
         lower: emits the code of an expression.
@@ -85,7 +86,7 @@ def _write_number(
     The new bytes are made in the clause's working memory.
 
     Args:
-        value: the number; None if it depends on the old value and is still to be computed.
+        value: the number; None if it depends on the old value and is not computed yet.
     """
     code = firing.code
     size = (expr.bit + expr.bits + 7) // 8 if expr.bits else bits_of(expr.type) // 8

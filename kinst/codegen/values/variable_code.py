@@ -169,8 +169,8 @@ def uses_old(value: typed.Expr) -> bool:
 
 
 def clear_clause_memory(firing: Firing, clauses: Sequence[typed.Clause]) -> None:
-    """Emit LLVM IR that sets the clause-local variables in memory to 0 or "", their values at the
-    start of a firing.
+    """Emit LLVM IR that sets the clause-local variables in memory to their values at the start of a
+    firing, 0 or "".
 
     Args:
         clauses: the clauses whose variables are cleared.
