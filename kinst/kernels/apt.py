@@ -1,7 +1,7 @@
 """Running apt with lists, cache and status of kinst's own, and unpacking .deb files.
 
-apt's sources are the machine's (sources.list(5), both formats), narrowed to Debian itself. If the
-machine runs another Debian release than is wanted, they are changed to the wanted release.
+apt fetches from the mirrors that this machine's own sources name (sources.list(5), both formats).
+Only entries for Debian itself are used, changed to the wanted Debian release.
 
 Tested by tests/kernels/test_fetch.py.
 """
@@ -43,12 +43,12 @@ Confirm = Callable[[str, int], bool]
 
 
 class NotThereError(KinstError):
-    """Error: the mirror's lists have a file that the mirror lacks."""
+    """Error: the mirror does not have a file that its package lists name."""
 
 
 class PassingError(KinstError):
-    """Error that may not happen again: a download broke off, or a package was damaged (kinst has
-    deleted the package).
+    """Error after which another try may succeed: a download broke off, or a package was damaged
+    (kinst has deleted the package).
     """
 
 
@@ -92,12 +92,12 @@ class Unpacked:
 
 
 def parse_sources(text: str, deb822: bool) -> list[AptSource]:
-    """Return the enabled entries for binary packages in the text of a sources file of apt.
+    """Return the entries of one of apt's sources files that are enabled and for binary packages.
 
     Args:
         text: the file's text.
-        deb822: whether it has the format of .sources files; otherwise that of .list files, with one
-            entry in each line.
+        deb822: True for the format of .sources files; False for the format of .list files, which
+            have one entry in each line.
     """
     return _parse_stanzas(text) if deb822 else _parse_lines(text)
 
@@ -142,13 +142,13 @@ def _others(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def narrow(sources: Sequence[AptSource], suite: str) -> str:
-    """Return the entries of apt's sources that are Debian's main component, changed to one Debian
-    release, as deb822 text. Return "" if no entry is Debian's.
+    """Return the text of a sources file, in deb822 format, for one Debian release. It has the
+    entries for Debian's main component, with the release replaced. Return "" if there is no such
+    entry.
 
     Args:
         sources: all entries.
-        suite: code name of the Debian release, or CODENAME-backports for that release with its
-            backports.
+        suite: code name of the Debian release; CODENAME-backports to add the release's backports.
     """
     release, _, backports = suite.partition("-")
     stanzas = []
@@ -175,8 +175,8 @@ def narrow(sources: Sequence[AptSource], suite: str) -> str:
 
 
 def _without(sources: str, suites: Collection[str]) -> str:
-    """Return the text of apt's sources, as narrow() makes it, without some suites. Return "" if
-    that leaves nothing or changes nothing."""
+    """Remove some suites from the text of a sources file that narrow() has made. Return the new
+    text; "" if it would be empty, or the same as before."""
     kept = []
     for stanza in sources.split("\n\n"):
         (named,) = re.findall(r"^Suites: (.*)$", stanza, re.M)
@@ -188,7 +188,7 @@ def _without(sources: str, suites: Collection[str]) -> str:
 
 
 class Apt:
-    """Runner of apt-get for one Debian release and one architecture, with all of apt's state in a
+    """Runner of apt-get for one Debian release and one architecture. All of apt's state is in a
     folder of kinst's own."""
 
     def __init__(self, folder: Path, suite: str, architecture: str) -> None:
@@ -242,9 +242,10 @@ class Apt:
     def update(self, progress: Callable[[str, float | None], None]) -> str:
         """Fetch the package lists. Return apt's complaint, or "" if it has none.
 
-        A complaint need not be an error: if one of several mirrors fails, the lists of the others
-        may have all wanted packages. If a suite fails, such as while it is being published, apt may
-        keep no list at all; in that case the lists are fetched again without that suite.
+        A complaint need not be an error: if one of several mirrors fails, the lists of the other
+        mirrors may have all wanted packages. If a suite fails, for example while Debian is
+        publishing it, apt may keep no list at all. Then kinst fetches the lists again without that
+        suite.
         """
         started = time.monotonic()
 
@@ -293,7 +294,7 @@ class Apt:
 
         Raises:
             PassingError: the download failed; the message has apt's words.
-            NotThereError: the mirror's lists have a package that the mirror lacks.
+            NotThereError: the mirror does not have a package that its lists name.
             KinstError: the user said no, or apt knows no such package.
         """
         folder.mkdir(parents=True, exist_ok=True)
@@ -365,8 +366,8 @@ def _plain_env() -> dict[str, str]:
 
 
 def _complaint(errors: str) -> str:
-    """Return apt's first error message or, without errors, its first warning, without the letter at
-    its start. Return "" if there is neither."""
+    """Return apt's first error message; if it has none, apt's first warning; "" if it has neither.
+    The message is without the "E:" or "W:" at its start."""
     lines = sorted(line for line in errors.splitlines() if line.startswith(("E:", "W:")))
     return " ".join(lines[0].split()[1:]) if lines else ""
 

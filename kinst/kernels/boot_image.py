@@ -1,7 +1,7 @@
-"""Unpacking of an x86 kernel's boot image (bzImage), such as /boot/vmlinuz-*, to the ELF file in
-it.
+"""Finding and uncompressing the ELF file in an x86 kernel's boot image (bzImage), such as
+/boot/vmlinuz-*.
 
-The ELF file is compressed, and 4 bytes with its uncompressed size follow it (scripts/Makefile.lib,
+After the compressed ELF file, 4 bytes have its uncompressed size (scripts/Makefile.lib,
 "size_append"). Format: Documentation/arch/x86/boot.rst, "The Real-Mode Kernel Header".
 
 Tested by tests/kernels/test_rebuilt_vmlinux.py.

@@ -68,8 +68,8 @@ class Prepared:
 
 
 def prepared(isa: str, asked: str = "") -> Prepared | None:
-    """Return the newest complete kernel in the cache that fits a request; None if no kernel there
-    fits. This uses no network.
+    """Return the newest kernel in the cache that fits a request and is complete; None if there is
+    none. This uses no network.
 
     Args:
         isa: name of the ISA.
@@ -144,9 +144,9 @@ class Offered:
 
 
 def offered(isa: str, progress: Progress) -> list[Offered]:
-    """Return the kernels that a user can ask for, sorted by series and flavour: the newest of each
-    series and flavour in Debian's releases, and all that are in the cache. Raises KinstError as
-    prepare() does."""
+    """Return the kernels that a user can ask for, sorted by series and flavour. Of the kernels in
+    Debian's releases, only the newest of each series and flavour is returned; of those in the
+    cache, all are. Raises KinstError as prepare() does."""
     usual = _usual(isa)
     cached = {folder.name for folder in _kernels_of(isa).glob("*") if _is_whole(folder)}
     offers: dict[str, Offered] = {}
@@ -202,8 +202,8 @@ def busybox(isa: str, progress: Progress) -> Path:
 
 
 def _busybox_of(isa: str) -> Path | None:
-    """Return the path of a busybox for an ISA in the cache: that of a fetched kernel, or a busybox
-    that was fetched alone; None if the cache has none."""
+    """Return the path of a busybox for an ISA in the cache. It may have been fetched with a kernel,
+    or alone. None if the cache has none."""
     ready = prepared(isa)
     alone = cache_folder() / "busybox" / isa / "bin/busybox"
     return ready.busybox if ready else alone if alone.exists() else None
@@ -211,8 +211,8 @@ def _busybox_of(isa: str) -> Path | None:
 
 @contextmanager
 def _working(name: str, progress: Progress, done: str = "fetched") -> Iterator[Path]:
-    """Context manager that locks a working folder, and gives the folder's path. It deletes the
-    folder if the work succeeds; otherwise the next run finds the folder as it was left. Raises
+    """Context manager that locks a working folder, and gives the folder's path. If the work
+    succeeds, the folder is deleted at the end; if not, it stays as it is for the next run. Raises
     KinstError if the folder cannot be written.
 
     Args:
@@ -283,8 +283,8 @@ def _paths(folder: Path) -> Prepared:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return whether a kernel's folder in the cache is complete: its large files have the sizes
-    that the manifest says."""
+    """Return whether a kernel's folder in the cache is complete: its most important files exist,
+    with the sizes that the manifest says."""
     try:
         sizes = json.loads((folder / _MANIFEST).read_text())["files"]
         paths = _paths(folder)
@@ -388,8 +388,8 @@ def _download(
 
 
 def _check_disk_space(work: Path, size: int) -> None:
-    """Raise KinstError if the disk has less than `size` bytes free. The bytes of files that are
-    already in `work` count as free."""
+    """Raise KinstError if the disk has not enough room for files of `size` bytes in all. Files that
+    are already in `work` are some of these files."""
     free = shutil.disk_usage(work).free
     need = size - sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
     if free < need:
@@ -402,10 +402,10 @@ def _check_disk_space(work: Path, size: int) -> None:
 def _find(
     usual: KernelPackage, wanted: Wanted, work: Path, progress: Progress
 ) -> tuple[Apt, list[str]]:
-    """Find kernel releases that fit a request in Debian's package lists. Return the apt for the
-    first Debian release that has any, and these kernel releases, newest first.
+    """Search Debian's package lists for kernel releases that fit a request. Return the apt of the
+    first Debian release that has some, and the kernel releases, newest first.
 
-    Raises KinstError if no Debian release has any.
+    Raises KinstError if no Debian release has one.
 
     Args:
         usual: the kernel package that kinst usually boots on the ISA.
@@ -432,8 +432,8 @@ def _find(
 
 
 def _kernels(apt: Apt, architecture: str) -> list[Release]:
-    """Return all kernel releases for which this apt offers an image and its debug package. Debian
-    may publish a kernel some hours before its debug package."""
+    """Return all kernel releases that this apt offers. Those without a debug package are left out:
+    Debian may publish a kernel some hours before its debug package."""
     start = "linux-image-"
     packages = apt.names(start)
     found = (releases.parse(n.removeprefix(start)) for n in packages if f"{n}-dbg" in packages)
@@ -443,11 +443,11 @@ def _kernels(apt: Apt, architecture: str) -> list[Release]:
 
 
 def _cache_paths(release: str) -> dict[str, str]:
-    """Return the files of Debian's packages that kinst needs for a kernel release, as a mapping
-    from the file's path in a package to its path in the cache.
+    """Return which files of Debian's packages kinst needs for a kernel release: path of the file in
+    a package -> path in the cache.
 
     A path that ends in a slash stands for all files of that folder. If a file of a package matches
-    several paths, the first one counts.
+    several paths, the first of them counts.
     """
     kernel, modules = f"boot/vmlinuz-{release}", f"lib/modules/{release}/"
     config, debug = f"boot/config-{release}", f"usr/lib/debug/boot/vmlinux-{release}"
@@ -473,9 +473,9 @@ def _cache_paths(release: str) -> dict[str, str]:
 def _unpack(
     package: Package, release: str, tree: Path, progress: Progress
 ) -> dict[str, dict[str, object]]:
-    """Unpack the files that kinst needs (_cache_paths()) from a package into the folder `tree`, at
-    the paths that they will have in the cache. Return size and checksum of each file by path, for
-    the manifest."""
+    """Unpack the files that kinst needs (_cache_paths()) from a package. Their paths in the folder
+    `tree` are those that they will have in the cache. Return what the manifest says of each file,
+    by path: size and checksum."""
     cache_paths = _cache_paths(release)
     # Only one file of a debug package is needed: stop after it.
     only_one = package.name == _BUSYBOX or package.name.endswith("-dbg")

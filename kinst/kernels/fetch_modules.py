@@ -30,8 +30,8 @@ def module_debug(
     progress: Progress,
     confirm: Confirm | None = None,
 ) -> Path:
-    """Fetch the debug files of modules that are not in the cache yet, and return the folder that
-    contains the debug files.
+    """Return the folder that contains the debug files of modules. Fetch those debug files that are
+    not in the cache yet.
 
     Args:
         isa: name of the ISA.

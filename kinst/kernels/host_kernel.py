@@ -59,9 +59,8 @@ def files(root: Path = Path("/"), release: str = "") -> RunningFiles:
 
 
 def debug_paths(root: Path, release: str) -> tuple[Path, ...]:
-    """Return the paths at which the vmlinux with symbols of a release may be: the paths in packages
-    of Debian, Fedora and other distributions, and the path of a kernel that was built on this
-    machine."""
+    """Return the paths at which the vmlinux with symbols of a release may be: where Debian, Fedora
+    and other distributions install it, and where it is if the kernel was built on this machine."""
     modules = root / _MODULES.relative_to("/") / release
     debug = root / _DEBUG.relative_to("/")
     return (
@@ -80,9 +79,9 @@ def _first(paths: tuple[Path, ...]) -> Path | None:
 def vmlinux(installed: RunningFiles, say: Callable[[str, float | None], None]) -> Path:
     """Return the path of a vmlinux with symbols for the kernel that kinst runs on.
 
-    It is the installed vmlinux. If none is installed, kinst fetches one from the debuginfod servers
-    that the user has set. Otherwise kinst makes one, without DWARF, from the boot image and the
-    symbols that the kernel shows.
+    If a vmlinux is installed, it is used. Otherwise kinst fetches one from the debuginfod servers
+    that the user has set. If they have none, kinst makes one from the boot image and the symbols
+    that the kernel shows; this one is without DWARF.
 
     Args:
         installed: the installed files of the kernel.

@@ -1,8 +1,9 @@
-"""Kernel module files of one release: finding the file of a module, and the files of the modules
-that this module depends on.
+"""Finding the files of kernel modules: the file of a module, and those of all modules that it
+depends on.
 
-The .modinfo section holds key=value strings; depends lists module names (modinfo(8)). Names of
-modules have "_" where their files may have "-". Since Debian 13 the files are compressed by xz(1).
+A module's file lists the modules that it depends on in its section .modinfo, as the string
+depends=NAME,... (modinfo(8)). Names of modules have "_" where the names of their files may have
+"-". Since Debian 13 the files are compressed by xz(1).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ def module_name(file: Path) -> str:
 
 
 def unpacked(file: Path) -> Path:
-    """Return the module file in uncompressed form. For NAME.ko.xz, that is NAME.ko in the same
-    folder, which is written on first use; any other file is returned itself.
+    """Return the path of a module's file in uncompressed form. For NAME.ko.xz, this is NAME.ko in
+    the same folder, which is written if it does not exist. For any other file, it is `file`.
 
     Raises:
         KinstError: the file is damaged, or its folder cannot be written.
@@ -61,8 +62,8 @@ def depends(file: Path) -> tuple[str, ...]:
 
 
 def resolve(folder: Path, names: Sequence[str], *, absent: bool = False) -> list[Path]:
-    """Return the files of modules and of all modules that they depend on, in the order to load
-    them.
+    """Return the files of some modules, and of all modules that they depend on, in the order in
+    which to load them.
 
     Args:
         folder: lib/modules/RELEASE. Compressed files are unpacked into the folder that they are in.

@@ -1,9 +1,9 @@
-"""Making a vmlinux with symbols for a running kernel whose debug package is not installed: the
-stripped vmlinux of its boot image, with the symbols that /proc/kallsyms shows.
+"""Making a vmlinux with symbols for a running kernel whose debug package is not installed. It is
+the stripped vmlinux from the kernel's boot image, with the symbols of /proc/kallsyms added.
 
-The boot image has what the running kernel has freed (tables of code that boot rewrites), and BTF;
-it lacks DWARF and symbols. kallsyms has no sizes. So kinst lets each symbol reach to the next one,
-and subtracts the padding at the end of a function.
+The boot image has BTF, and tables of code that boot rewrites, which the running kernel has freed.
+It has no DWARF and no symbols. kallsyms does not tell the sizes of symbols: kinst takes the
+distance to the next symbol and, for a function, subtracts the padding at its end.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def running_build_id(notes: Path) -> str:
 
 
 def with_symbols(elf: Elf, kallsyms: Path) -> bytes:
-    """Return the bytes of an ELF file with a symbol table appended. The values of the symbols are
-    linked addresses.
+    """Return the bytes of an ELF file with a symbol table appended, which has the symbols of
+    kallsyms at their linked addresses.
 
     Args:
         elf: the stripped vmlinux of the running kernel.
@@ -158,11 +158,11 @@ def with_symbols(elf: Elf, kallsyms: Path) -> bytes:
 
 
 def _read(kallsyms: Path) -> tuple[npt.NDArray[np.uint64], bytes, list[str]]:
-    """Return the address, the letter of the kind (as nm(1)) and the name of each of the kernel's
-    own symbols.
+    """Return three columns about the kernel's own symbols: address, letter of the kind (as in
+    nm(1)), and name.
 
-    Symbols of modules, and of code that the kernel has generated, have a fourth column in kallsyms,
-    and are left out.
+    Symbols of modules, and of code that the kernel has generated, are left out: kallsyms has a
+    fourth column for them.
     """
     lines = [line.split(" ", 2) for line in kallsyms.read_text().splitlines() if "\t" not in line]
     address = np.array([int(words[0], 16) for words in lines], np.uint64)
@@ -170,11 +170,11 @@ def _read(kallsyms: Path) -> tuple[npt.NDArray[np.uint64], bytes, list[str]]:
 
 
 def _marks(elf: Elf, names: Sequence[str]) -> list[int]:
-    """Return the indexes in `names` of symbols that are neither functions nor variables but mark an
-    address, such as the start of a table.
+    """Return the indexes in `names` of symbols that only mark an address, such as the start of a
+    table; they are no functions or variables.
 
-    They are recognized by their names (__start_..., ..._end and the like). A symbol whose name is
-    in BTF is a function or variable, even if its name looks like a mark's.
+    kinst recognizes them by their names (__start_..., ..._end and the like). A symbol with such a
+    name is a function or variable all the same if BTF has its name.
     """
     section = elf.section(".BTF")
     btf = elf.data(section) if section is not None else b""
@@ -185,8 +185,8 @@ def _marks(elf: Elf, names: Sequence[str]) -> list[int]:
 def _place_per_cpu(elf: Elf, rows: Rows, address: npt.NDArray[np.uint64]) -> None:
     """Correct the values of per-CPU variables in a symbol table, in place.
 
-    If the per-CPU section is linked at address 0, the kernel's slide (KASLR) does not move it. So
-    the linked address of such a variable is the address in kallsyms, without subtracting the slide.
+    If the per-CPU section is linked at address 0, KASLR does not move it. Then kallsyms shows the
+    linked addresses of per-CPU variables, from which no slide must be subtracted.
 
     Args:
         rows: the symbol table, whose values are running addresses minus the slide.
@@ -199,7 +199,7 @@ def _place_per_cpu(elf: Elf, rows: Rows, address: npt.NDArray[np.uint64]) -> Non
 
 
 def _place_in(elf: Elf, section: ElfSection, rows: Rows) -> None:
-    """Store section number, type and size in the symbols of one ELF section, in place.
+    """Set the section number, type and size of each symbol that lies in an ELF section, in place.
 
     Args:
         rows: the symbol table, whose values are linked addresses.

@@ -1,12 +1,12 @@
-"""Names of Debian's kernel releases, as packages have them and as users ask for them.
+"""Names of Debian's kernel releases: in names of packages, and as users write them.
 
-A package is linux-image-RELEASE; RELEASE is what uname -r prints in the guest: a version, then the
-flavour and the architecture in one of two orders:
+A package is called linux-image-RELEASE. RELEASE is what uname -r prints in the guest: a version,
+then flavour and architecture in one of two orders:
 
     5.10.0-46-cloud-amd64    6.1.0-56-amd64    6.12.117+deb13-arm64-16k
 
-Users write as many numbers of a version as matter to them, and a flavour if they want another one
-than kinst's usual one: 6.12, 6.12.117, 6.1-generic, 6.12-16k, debian:5.10; or a whole release.
+Users write a whole release, or only the first numbers of a version: 6.12, 6.12.117, debian:5.10.
+After the version they may write a flavour, if it is not kinst's usual one: 6.1-generic, 6.12-16k.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Wanted:
 
 
 def parse(name: str) -> Release | None:
-    """Return the kernel release with this name, such as 6.1.0-56-amd64. Return None for any other
-    name (amd64, of the package linux-image-amd64, has no version)."""
+    """Parse the name of a kernel release, such as 6.1.0-56-amd64. Return None if it is no such
+    name, like the amd64 of the package linux-image-amd64."""
     match = _RELEASE.fullmatch(name)
     if match is None:
         return None
@@ -101,8 +101,8 @@ def parse(name: str) -> Release | None:
 
 
 def names_release(text: str) -> bool:
-    """Return whether a text asks for a kernel release of Debian. Users write a file that has such a
-    name as ./NAME."""
+    """Return whether a text asks for a kernel release of Debian. If a user means a file with such a
+    name, the user writes ./NAME."""
     return bool(_ASKED.fullmatch(text) or parse(text.removeprefix("debian:")))
 
 

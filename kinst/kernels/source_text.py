@@ -16,8 +16,8 @@ PACKAGED = Path("/usr/src")  # where linux-source-X.Y is installed
 
 
 def find_source(chosen: str, release: str, packaged: Path = PACKAGED) -> Path | None:
-    """Return the folder or archive with a kernel's source text: what the user gave or, for "", the
-    installed linux-source package. Return None if no package for the release is installed.
+    """Return the folder or archive with a kernel's source text: what the user gave with --source
+    or, without it, the installed linux-source package. Return None if there is neither.
 
     Args:
         chosen: the value of --source, or "".
@@ -74,8 +74,8 @@ def read_sources(
 
 
 def paths_within(source: Path, files: Iterable[str]) -> dict[str, str]:
-    """Return the path of each source file that exists, relative to the folder of sources, by the
-    file's name. Return {} for an archive.
+    """Return the path of each source file in the folder `source`, relative to the folder, by the
+    name in `files`. Files that do not exist are left out. Return {} if `source` is an archive.
 
     Args:
         source: the folder or archive with the source text.
@@ -86,9 +86,9 @@ def paths_within(source: Path, files: Iterable[str]) -> dict[str, str]:
 
 
 def _within(folder: Path, name: str) -> Path | None:
-    """Return the path of a source file in a folder; None if it is not there. The name that debug
-    information has may begin with folders of another machine, so also shorter ends of the name are
-    tried."""
+    """Return the path of a source file in a folder; None if it is not there. The name in debug
+    information may begin with folders of the machine that built the kernel. So kinst also tries the
+    name without its first folders."""
     parts = [part for part in PurePosixPath(name).parts if part not in ("/", "..", ".")]
     tails = (folder.joinpath(*parts[k:]) for k in range(len(parts)))
     return next((path for path in tails if path.is_file() and path.stat().st_size), None)
@@ -98,7 +98,7 @@ def _unpacked(
     archive: Path, files: Sequence[str], progress: Callable[[str, float | None], None]
 ) -> tuple[Path, dict[str, bytes]]:
     """Unpack files of an archive of sources into a folder of the cache. Return that folder, and the
-    contents of the files that could not be written there (the disk is full or read-only), by name.
+    contents of those files that could not be written there, by name: the disk is full or read-only.
 
     A file that the archive lacks is written as an empty file, so that it is not searched again.
     """
