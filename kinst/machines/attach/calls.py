@@ -5,11 +5,13 @@ return address, and lowers its stack pointer. The thread may sleep in the call a
 CPU; its stack pointer identifies it. Afterwards kinst restores its registers, and the thread enters
 the function as if nothing had happened.
 
-A thread must return from its call whatever fails in kinst: after an error, kinst connects to the
-stub again and continues to wait. If kinst and its guardian are killed, a thread whose return
-address is on its stack returns by itself: its caller sees an error of the function that the thread
-was to enter. A thread whose return address is in a register cannot do so: it returns to the address
-at which kinst waits for it, where the kernel panics.
+A thread must return from its call whatever fails in kinst. After an error, kinst connects to the
+stub again and continues to wait.
+
+If kinst and its guardian are killed, the ISA decides what happens to the thread. If calls put the
+return address on the stack, the thread continues by itself: the function that it was to enter
+returns an error to its caller. If calls put the return address in a register, the thread cannot
+continue: it returns to the address at which kinst waited for it, and the kernel panics.
 
 Tested by tests/machines/attach/test_parts.py.
 """
@@ -47,7 +49,8 @@ class NotMadeError(TargetError):
 
 
 class GuestCalls:
-    """Maker of calls in a guest, which is stopped before and after each call and runs during it."""
+    """Maker of calls in a guest. The guest is stopped before and after each call, and runs during
+    the call."""
 
     def __init__(
         self, debugger: Debugger, isa: Isa, allocator: PageAllocator, memory: GuestMemory,
@@ -56,8 +59,8 @@ class GuestCalls:
         """Prepare to make calls.
 
         Args:
-            allocator: has the functions at whose entry a thread may be stopped, and the return
-                address for its calls.
+            allocator: addresses of the functions at whose entry kinst may stop a thread, and the
+                return address for the thread's calls.
             memory: virtual memory of the kernel.
             write: writes data to virtual memory.
             renewed: connects to the stub again after an error, and returns a new Debugger for that

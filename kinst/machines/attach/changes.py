@@ -27,8 +27,8 @@ def changed_bytes(
 ) -> tuple[Addresses, Bytes, Bytes]:
     """Return the addresses, the old values and the new values of the bytes that writes will change.
 
-    Bytes that a write leaves as they are must not be in the result: if the kernel changes them
-    later, kinst must not restore them.
+    A byte that a write does not change is not in the result. The kernel may change such a byte
+    later, and kinst must not restore it.
 
     Args:
         writes: (address, bytes) of each write.
@@ -55,10 +55,11 @@ class Changes:
     """Changes that kinst has made in an attached machine, or was about to make.
 
     Attributes:
-        text: by the address of each changed byte of code, its original value and the values that
-            kinst may have written there (several if it is not known whether a write was made).
-        noted: by the address of each byte of the last write, its new value; empty once that write
-            is known to have been made.
+        text: map from the address of each changed byte of code to (original value, values that
+            kinst may have written). There are several such values if it is not known whether a
+            write was made.
+        noted: map from the address of each byte of the last write to its new value; empty after
+            that write is known to have been made.
         ever: addresses of all bytes of code that were ever changed.
         tables: (physical address, old bytes, new bytes) of page-table entries, in the order of the
             changes.
@@ -110,9 +111,10 @@ class Changes:
         return np.unique(np.concatenate([np.zeros(0, np.uint64), *self.ever]))
 
     def restored(self, read: Read, last: Sequence[tuple[int, int]] = ()) -> list[tuple[int, bytes]]:
-        """Return writes that restore the original code where memory still has bytes of kinst.
+        """Return writes that restore the original code. Bytes that are no longer kinst's, since the
+        kernel has changed them, are left out.
 
-        After the caller has made these writes, it must call undone().
+        The caller makes these writes, and then calls undone().
 
         Args:
             read: reads memory.

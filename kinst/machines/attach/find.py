@@ -54,9 +54,9 @@ def candidates() -> list[int]:
 def the_only_one(program: str) -> int:
     """Return the process id of the QEMU that "auto" means.
 
-    If there are several, a QEMU that has a stub or a monitor is preferred (guests of another kinst
-    have neither), and among several of these, a QEMU that runs `program`. Raises TargetError, with
-    a list, if several are left.
+    If there are several QEMUs, those that have a stub or a monitor are preferred; guests of another
+    kinst have neither. If several are left, those that run `program` are preferred. Raises
+    TargetError, with a list, if several are still left.
 
     Args:
         program: the emulator for the kernel's ISA.
@@ -229,9 +229,8 @@ def check(process: OtherProcess, program: str) -> None:
 
 
 def _check_memory(process: OtherProcess) -> None:
-    """Raise TargetError if kinst cannot read the memory of a guest, or cannot replace parts of it
-    in the address space of its QEMU.
-    """
+    """Raise TargetError if kinst cannot use the memory of a guest: it cannot read the memory, or it
+    cannot replace parts of it in QEMU's address space."""
     pid, files = process.pid, process.descriptors().values()
     if any(name.startswith(_DEVICES) for name in files):
         raise TargetError(

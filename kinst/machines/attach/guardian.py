@@ -3,8 +3,8 @@ ends.
 
 The guardian also keeps the connection to the stub, and allocates memory in the guest. kinst tells
 the guardian about each change before it makes the change. Only one of the two processes uses the
-stub at a time: kinst waits for each answer of the guardian, and a kinst that has ended asks no
-more.
+stub at a time: kinst waits for each answer of the guardian, and the guardian undoes changes by
+itself only after kinst has ended.
 
 If undoing fails, the guardian connects to the stub again and retries.
 """
@@ -56,8 +56,8 @@ class Reached:
     Attributes:
         pieces: where the guest's RAM is in QEMU's memory.
         root: page tables that one of the CPUs uses.
-        top: a copy of the top-level table of those page tables, since the guest's process that
-            uses the table may end.
+        top: a copy of the top-level table of `root`. The table itself may go away, since it belongs
+            to a process of the guest.
         text: virtual address at which the kernel's code starts.
         agreed: the protocol features that were agreed on with the stub.
         seen: the stub's description of the machine.
@@ -472,9 +472,11 @@ class Guardian:
         return trouble
 
     def _restore_text(self) -> None:
-        """Restore the original code where memory still has bytes of kinst.
+        """Restore the original code. Bytes that are no longer kinst's, since the kernel has changed
+        them, are left as they are.
 
-        Hooks are restored last, when no CPU is between a breakpoint and the hook that handles it.
+        Hooks are restored last: a CPU that has reached a breakpoint of kinst still needs the hook.
+        So the guardian first waits until no CPU is between a breakpoint and its hook.
         """
         assert self._debugger and self._memory
         if self._allocator is not None and self._allocator.tracer is not None:
@@ -493,10 +495,10 @@ class Guardian:
         self._changes.undone()
 
     def _leave_claims(self, word: int, idle: int) -> None:
-        """Leave kinst's claims in the kernel's memory if the kernel's own tracer is in use.
+        """If the kernel's own tracer is in use, forget kinst's claims, so that they are not undone.
 
         A claim is a write to the tracer's data that keeps the tracer from rewriting an instruction
-        (Claims of core/system.py). It may be undone only while the tracer has no user.
+        (Claims of core/system.py). A claim may be undone only while the tracer has no user.
 
         Args:
             word: address of the kernel's variable that tells whether the tracer is in use.
@@ -561,7 +563,7 @@ class Guardian:
     def _unmap(self) -> None:
         """Restore the entries of page tables that kinst has changed.
 
-        If the kernel has made entries of its own in a table of kinst, that table stays in use.
+        An entry that the kernel has changed since is left as it is.
         """
         assert self._ram is not None
         for address, before, now in reversed(self._changes.tables):
@@ -575,9 +577,9 @@ def kernels_tables(
 ) -> tuple[int, Root]:
     """Return the address at which the kernel's text starts, and the kernel's page tables.
 
-    A CPU may use several tables. The kernel's tables are the tables in which the kernel's text
-    starts lowest, since the tables of user mode map only the kernel's entry code. Raises
-    TargetError if none maps text.
+    A CPU may have several page tables, since those of user mode may map only the kernel's entry
+    code. The result is the table in which kernel text begins at the lowest address. Raises
+    TargetError if no table maps kernel text.
 
     Args:
         read: reads physical memory.
@@ -596,8 +598,8 @@ def kernels_tables(
 def _text_of(paging: Paging, read: Read, root: Root, image: tuple[int, int]) -> int:
     """Return the address at which the kernel's text starts.
 
-    Below the text there may be trampolines of a kinst that was killed with its guardian. Their
-    pages are writable; those of a running kernel's text are not.
+    If a kinst was killed with its guardian, its trampolines may still lie below the text. The pages
+    of trampolines are writable, and the pages of a running kernel's text are not.
 
     Args:
         read: reads physical memory.

@@ -1,7 +1,8 @@
 """Memory that kinst allocates in the guest's kernel, shares with QEMU, and frees.
 
-It is allocated in the kernel's largest blocks, of 4 or 2 MB, so that page-table entries for 2 MB
-can map it. In QEMU's address space kinst replaces the blocks by memory that kinst maps as well.
+The memory consists of the largest blocks that the kernel allocates, of 4 or 2 MB, so that
+page-table entries for 2 MB can map it. To share the memory, kinst replaces the blocks in QEMU's
+address space by shared memory, which kinst maps as well.
 
 Tested by tests/machines/attach/test_journal.py and tests/machines/attach/test_parts.py.
 """
@@ -37,9 +38,9 @@ class GuestAllocation:
     Attributes:
         pieces: the blocks for scratch, which share() shares between QEMU and kinst.
         tables: the block for page tables, which is never shared.
-        shared: whether `pieces` are shared, or may be because share() has failed midway.
-        was: (host address, bytes, file descriptor, offset) of files that QEMU had mapped where the
-            blocks are; None as long as that is not known.
+        shared: whether unshare() has work to do: `pieces` are shared, or share() has failed midway.
+        was: (host address, bytes, file descriptor, offset) of each file that QEMU had mapped at the
+            blocks before share(); None if this is not known yet.
     """
 
     pieces: list[_Block]
@@ -182,9 +183,9 @@ def free(
 ) -> None:
     """Free all blocks of an allocation.
 
-    Call unshare() first, and make sure that no thread executes in the blocks. If freeing fails, the
-    allocation still has the blocks that were not freed. The block for page tables is not freed if
-    the kernel has made entries of its own there.
+    Before this, call unshare(), and make sure that no thread executes in the blocks. If freeing
+    fails, the blocks that were not freed stay in the allocation. If the kernel has made entries of
+    its own in the block for page tables, that block is not freed.
 
     Args:
         call: makes a call in the guest.

@@ -57,8 +57,8 @@ class _Watched:
 class AttachedVm(StubTarget):
     """Target for a QEMU that kinst did not start.
 
-    pointers(), the search of RAM for possible return addresses, returns None: the machine would
-    have to be stopped for half a second.
+    Possible return addresses are not searched for in RAM (pointers() returns None): the machine
+    would have to be stopped for half a second.
     """
 
     abilities = Abilities(writes_code=True, reads_running=True, switches=True)
@@ -242,8 +242,8 @@ class AttachedVm(StubTarget):
     def write_switches(self, writes: Sequence[tuple[int, bytes]]) -> None:
         """Make the writes that turn static keys on or off (System.switched()).
 
-        The guardian does not undo these writes at the end, unless kinst fails or is killed before
-        it has made all of them; the guest does not run meanwhile.
+        The guest is stopped until all writes are made. If kinst fails or is killed before that, the
+        guardian undoes them. Otherwise it does not undo them at the end of the trace.
         """
         self._write(writes)
         self._journal.kept()

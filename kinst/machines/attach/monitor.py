@@ -58,8 +58,8 @@ class Monitor(Qmp):
     def stub(self) -> tuple[str, bool]:
         """Look for a GDB stub that QEMU has already.
 
-        Returns its address, as rsp.connect() takes it, or "" without a stub; and whether a kinst
-        that was killed has added the stub.
+        Returns the stub's address, as rsp.connect() takes it, or "" if there is none. Also returns
+        whether a kinst that was killed has added that stub.
         """
         for device in self.execute("query-chardev"):
             if device.get("label") == _STUB:

@@ -1,7 +1,8 @@
 """Search for the guest's RAM in the address space of its QEMU, and access to it.
 
-kinst finds RAM by its contents: some pages of the kernel's text are read through the stub, and
-exactly one range of the process's writable memory has them at the offsets that they have in RAM.
+kinst finds RAM by its contents. It reads some pages of the kernel's text through the stub. Then it
+compares them with each range of QEMU's writable memory, at the offsets that the pages have in RAM.
+Exactly one range must match.
 
 Tested by tests/machines/attach/test_parts.py.
 """
@@ -54,8 +55,8 @@ def find_ram(
     Args:
         base: physical address at which the machine's RAM begins.
         contents: some pages of the kernel, by physical address.
-        high: the pages that the stub reads at HIGH_PAGES, by physical address; all zeros, or no
-            pages, if the guest's RAM does not continue above 4 GB.
+        high: the pages at the physical addresses HIGH_PAGES, as the stub reads them. If the guest's
+            RAM does not continue above 4 GB, they are all zeros, or there are none.
 
     Raises TargetError if no memory of the process matches the pages, or if several ranges do.
     """
@@ -99,13 +100,12 @@ def _layouts(base: int, start: int, end: int) -> Iterator[tuple[RamRange, ...]]:
 
 
 def _holds(process: OtherProcess, pieces: Sequence[RamRange], wanted: Mapping[int, bytes]) -> bool:
-    """Return whether a QEMU's memory has each of some pages where a layout of RAM would put it.
-
-    False if a page is outside of that layout.
+    """Return whether some pages are in QEMU's memory at the addresses that a layout of RAM gives
+    them. The result is False if a page is outside of that layout.
 
     Args:
         pieces: the layout of RAM.
-        wanted: the pages, by physical address.
+        wanted: the contents of each page, by its physical address.
     """
     for page, data in wanted.items():
         try:
@@ -119,13 +119,12 @@ def _holds(process: OtherProcess, pieces: Sequence[RamRange], wanted: Mapping[in
 def _holds_some(
     process: OtherProcess, pieces: Sequence[RamRange], wanted: Mapping[int, bytes]
 ) -> bool:
-    """Return whether a QEMU's memory has each of some pages where a layout of RAM would put it.
-
-    Pages above the end of that layout are left out of the comparison.
+    """Return whether some pages are in QEMU's memory at the addresses that a layout of RAM gives
+    them. Pages above the end of that layout are not compared.
 
     Args:
         pieces: the layout of RAM.
-        wanted: the pages, by physical address.
+        wanted: the contents of each page, by its physical address.
     """
     end = pieces[-1].physical + pieces[-1].size
     return _holds(process, pieces, {at: data for at, data in wanted.items() if at < end})

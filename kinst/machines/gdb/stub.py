@@ -47,8 +47,8 @@ class GdbStub(StubTarget):
     """Target for a machine whose GDB stub is running.  Connecting stops the machine; close()
     resumes it.
 
-    pointers(), the search of RAM for possible return addresses, returns None: a stub does not tell
-    where RAM is, and the search would take minutes.
+    Possible return addresses are not searched for in RAM (pointers() returns None): a stub does not
+    tell where RAM is, and the search would take minutes.
     """
 
     abilities = Abilities()
@@ -132,8 +132,10 @@ class GdbStub(StubTarget):
             self._memory.set_tables(address)
 
     def read(self, address: int, size: int) -> bytes:
-        """Read memory of a stopped machine as a CPU in kernel mode sees it, if any CPU is in kernel
-        mode.
+        """Read kernel memory of a stopped machine.
+
+        If the stub has no physical memory mode, or the system is not known, memory is read as a CPU
+        sees it: a CPU in kernel mode, if there is one.
         """
         if self._stub.running:
             raise TargetError("the machine must be stopped before its memory can be read")

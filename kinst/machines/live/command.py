@@ -1,4 +1,4 @@
-"""Processes that end a trace of this host when they end: the command of -c, or the process of -p.
+"""The process with which a trace of this host ends: the command of -c, or the process of -p.
 
 kinst starts the command of -c, and lets it run when the trace begins. The process of -p runs
 already.

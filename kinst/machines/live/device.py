@@ -157,12 +157,12 @@ class Device:
 
         Args:
             sites: patches of at most JUMP bytes each.
-            exits: patches of trampolines, which the module writes after all sites have been
-                restored, so that threads leave chains of trampolines.
+            exits: patches of trampolines. The module writes them after it has restored all sites,
+                so that threads leave chains.
             handler: address of the function that handles breakpoints; 0 without breakpoints.
             active: address of a u64 in scratch: 1 if clauses are turned on, 0 if they are turned
-                off. If no request comes for `seconds`, the module sets it to 0 and then
-                restores the sites.
+                off. If no request comes for `seconds`, the module sets it to 0 and then restores
+                the sites.
             seconds: time without a request after which the module restores all sites.
 
         Raises TargetError.
@@ -222,8 +222,8 @@ class Device:
     def allocate_counters(self, size: int) -> tuple[int, int]:
         """Allocate memory for counters on each CPU.
 
-        Returns the displacement from the per-CPU base to this memory, and its bytes on each CPU;
-        (0, 0) if the kernel has no such memory.
+        Returns the displacement from the per-CPU base to this memory, and how many bytes each CPU
+        has there. Returns (0, 0) if the kernel has no such memory.
 
         Args:
             size: bytes wanted on each CPU.

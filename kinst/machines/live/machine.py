@@ -38,7 +38,7 @@ class LiveKernel(Target):
     """Target for the kernel that kinst itself runs on; it implements Planter (core/machine.py) as
     well.
 
-    pointers(), the search of RAM for possible return addresses, returns None, since the contents of
+    Possible return addresses are not searched for in RAM (pointers() returns None): the contents of
     memory would change during the search.
     """
 
@@ -168,10 +168,11 @@ class LiveKernel(Target):
         return [total - told for total, told in zip(totals, before, strict=True)]
 
     def wait(self, timeout: float) -> MachineEvent | None:
-        """Wait for the end of the command or process, and send a heartbeat to the module if it is
-        time for it.
+        """Wait for the end of the command or process, and return that event; None after `timeout`
+        seconds.
 
-        Returns the event; None after `timeout` seconds.
+        Meanwhile this sends a heartbeat to the module, if one is due. Returns Gone if the module
+        has unplanted all probes because heartbeats came too late.
         """
         if self._planted and time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + BEAT

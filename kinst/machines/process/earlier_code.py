@@ -22,11 +22,10 @@ def ways_back(
     read: Callable[[int, int], bytes],
     isa: Isa,
 ) -> set[int]:
-    """Return the addresses outside of some regions to which control may come directly from code in
-    these regions.
+    """Return the addresses at which control may leave the code of earlier traces.
 
     Args:
-        entered: addresses in the regions at which control may be.
+        entered: addresses in that code at which control may be.
         regions: ranges [low, high) of memory with code of earlier traces.
         read: returns the bytes at an address: (address, size).
         isa: the code's instruction set.

@@ -81,8 +81,9 @@ def check() -> None:
 class TracedProcess(Target):
     """Target for a user program.
 
-    The memory of scratch belongs to kinst and is shared with the program. It stays mapped after the
-    trace, since a thread may sleep in it. A later trace of the program unmaps it if no thread does.
+    Scratch is memory of kinst that the program shares. It stays mapped after the trace, since a
+    thread may sleep in a trampoline. A later trace of the program unmaps it, if no thread is in it
+    any more.
     """
 
     abilities = Abilities(writes_code=True, runs_commands=True)
@@ -134,10 +135,11 @@ class TracedProcess(Target):
     def _counters(self) -> int:
         """Return how many bytes the counters of all threads together may have.
 
-        Four areas of this size must be free in the program's address space, one for this trace and
-        three for later traces, within a distance of 32 bits from the lowest gs base. The result is
-        _COUNTERS if four such areas are free. If not, it is halved until four areas are free or it
-        is no more than _LEAST_COUNTERS.
+        The result is _COUNTERS if the program has enough free addresses. If not, it is halved until
+        they suffice, or until it is at most _LEAST_COUNTERS.
+
+        Enough are four areas of this size: one for this trace and three for later traces. They must
+        be within a distance of 32 bits from the lowest gs base.
         """
         taken = self._taken()
         size = _COUNTERS
@@ -172,9 +174,9 @@ class TracedProcess(Target):
     def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64]:
         """Return addresses in some ranges that may be live return addresses or program counters.
 
-        These are the words of the program's writable memory, and the registers of its threads, that
-        lie in the ranges. If such a word points into the code of an earlier trace, the addresses in
-        the ranges to which that code leads are returned instead.
+        A word of the program's writable memory, or a register of a thread, may be such an address.
+        If it lies in one of the ranges, it is returned. If it points into the code of an earlier
+        trace, the addresses in the ranges to which that code leads are returned.
 
         Args:
             ranges: addresses [low, high).
@@ -200,8 +202,8 @@ class TracedProcess(Target):
         return [*self._writable(), memoryview(np.array(registers, np.uint64).tobytes())]
 
     def _earlier_memory(self) -> list[ProcessMapping]:
-        """Return the program's mappings of the scratch of earlier traces, which other kinst
-        processes have left in it."""
+        """Return the program's mappings of scratch that belong to earlier traces, which other kinst
+        processes made."""
         ours = 0 if self._memory is None else os.fstat(self._memory.fd).st_ino
         return [
             one
@@ -214,11 +216,10 @@ class TracedProcess(Target):
         return [one for one in self._earlier_memory() if "x" in one.rights]
 
     def _unmap_unused(self) -> None:
-        """If no thread is in the trampolines of an earlier trace, unmap the scratch of that trace.
-        So a process can be traced any number of times.
+        """Unmap the scratch of earlier traces, except that of traces in whose trampolines a thread
+        may be. So a process can be traced any number of times.
 
-        A thread is taken to be in trampolines if a register or a word of memory points to their
-        code.
+        A thread may be in trampolines if a register or a word of memory points to their code.
         """
         code = self._earlier_code()
         if not code:
@@ -240,8 +241,8 @@ class TracedProcess(Target):
     def move(self, places: Mapping[int, int]) -> None:
         """Change the program counters of threads.
 
-        Words of memory need no change: on this instruction set a jump is one instruction, so no
-        thread that sleeps or was interrupted has executed only a part of a jump.
+        Return addresses in memory need no change. They would if a jump were several instructions,
+        since a thread could be interrupted after the first of them; here a jump is one instruction.
 
         Args:
             places: the new program counter, by the present one.
@@ -259,8 +260,8 @@ class TracedProcess(Target):
             self._program.stop()
 
     def resume(self) -> None:
-        """Let the program run. Does nothing before start_command() for a program that kinst has
-        executed."""
+        """Let the program run. If kinst has executed the program, do nothing before
+        start_command()."""
         if self._started and not self.is_over:
             self._program.resume()
 

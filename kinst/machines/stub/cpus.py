@@ -28,12 +28,13 @@ _BLOCKS_INTERRUPTS = (5, 16)  # version of Linux
 
 
 def double_hits_told(release: str) -> str:
-    """Return a message about hosts whose KVM may count a hit of a stop-planted probe twice; "" for
-    other hosts.
+    """Return a message for the user if this host's KVM may count a hit of a stop-planted probe
+    twice; otherwise "".
 
-    On such a host a step may enter the handler of an interrupt, and after the handler the probe's
-    instruction runs with the breakpoint in place. Since Linux 5.16 KVM can hold interrupts back
-    during a step (KVM_GUESTDBG_BLOCKIRQ), and QEMU 7.0 asks for it.
+    To continue after such a probe, kinst steps over its instruction without the breakpoint. On old
+    hosts an interrupt may come during the step. Then the CPU executes the interrupt's handler
+    instead, and reaches the instruction and its breakpoint again. Since Linux 5.16 KVM can hold
+    interrupts back during a step (KVM_GUESTDBG_BLOCKIRQ), and QEMU 7.0 asks for it.
 
     Args:
         release: the release of the host's kernel.
@@ -72,11 +73,13 @@ class Debugger:
 
     The machine must be stopped when this object is made.
 
-    A guest that QEMU runs under KVM has few breakpoints in registers of the processor (hardware
-    breakpoints); kinst uses these first. Each further breakpoint is a byte that QEMU writes into
-    the code through the page tables of a selected CPU. These must map the kernel, so a CPU that is
-    in the kernel is selected. (QEMU 7.2 and 10.0, accel/kvm/kvm-all.c: kvm_insert_breakpoint;
-    target/i386/kvm/kvm.c: kvm_arch_insert_sw_breakpoint.) TCG needs none of this.
+    Under KVM, a few breakpoints are in registers of the processor (hardware breakpoints), and kinst
+    uses these first. For each further breakpoint, QEMU writes a byte into the code. QEMU finds the
+    code by the page tables of the CPU that is selected. Page tables of user mode may not map the
+    kernel, so kinst first selects a CPU that is in the kernel. TCG needs none of this.
+
+    Sources: QEMU 7.2 and 10.0, accel/kvm/kvm-all.c: kvm_insert_breakpoint; target/i386/kvm/kvm.c:
+    kvm_arch_insert_sw_breakpoint.
     """
 
     def __init__(
@@ -85,9 +88,10 @@ class Debugger:
         """Ask the stub for its threads and registers.
 
         Args:
-            seen: the stub's description, if another process has asked for it already; None to ask
-                the stub.
-            hardware_breakpoints: how many there are, for a guest under KVM; 0 for other machines.
+            seen: the stub's description of the machine, if it is known already; None to ask the
+                stub.
+            hardware_breakpoints: number of hardware breakpoints of a guest under KVM; 0 for other
+                machines.
         """
         self._rsp = rsp
         self._in_user_mode = isa.paging.in_user_mode
@@ -129,8 +133,9 @@ class Debugger:
         Does nothing if the machine runs.
 
         Args:
-            cpu: the CPU whose registers are written.
-            values: registers to write before, in the same round trip, by the stub's names.
+            cpu: the CPU to whose registers `values` are written.
+            values: new values of some registers, by the stub's names; written first, in the same
+                round trip.
         """
         if self.running:
             return
@@ -162,13 +167,15 @@ class Debugger:
             old.expire()
 
     def rewrite(self, cpu: int, name: str, distance: int) -> None:
-        """Read a register that has a number but no name in the stub's description, and write the
-        same value back. The write has a side effect, such as arming a timer (Board.TIMERS).
+        """Read a register, and write the same value back. The write has a side effect, such as
+        arming a timer (Board.TIMERS).
+
+        The register has no name in the stub's description, only a number.
 
         Args:
             cpu: a stopped CPU.
-            name: another register of the same size, which has a name.
-            distance: number of the register to rewrite, minus the number of `name`.
+            name: name of another register, of the same size, from which to count.
+            distance: number of the register to rewrite, minus the number of the register `name`.
         """
         self._need_stopped("registers can be written")
         self._file.rewrite(self._threads[cpu], name, distance)
@@ -243,10 +250,9 @@ class Debugger:
             self._rsp.ask_ok(self._removals([address]), f"remove a breakpoint at {address:#x}")
 
     def _takes_register(self, address: int) -> bool:
-        """Return whether to insert a hardware breakpoint at an address.
+        """Return whether the breakpoint at an address is a hardware breakpoint.
 
-        The answer is yes if a register of the processor is assigned to the address. If none is
-        assigned and a register is free, assign it.
+        As long as registers of the processor are free, each new breakpoint gets one.
         """
         if len(self._in_hardware) < self.hardware_breakpoints:
             self._in_hardware.add(address)
@@ -274,9 +280,9 @@ class Debugger:
     def _selection(self) -> list[bytes]:
         """Return the requests to send before QEMU writes breakpoints into the kernel's code.
 
-        Under KVM this is one request, which selects a CPU that is in the kernel; otherwise there is
-        none. While all CPUs are in user mode, the machine runs for short moments until a CPU is in
-        the kernel. Raises TargetError if that does not happen within _RUNS moments.
+        Under KVM this is one request: it selects a CPU that is in the kernel. If all CPUs are in
+        user mode, the machine first runs for short moments until one is in the kernel. Raises
+        TargetError if that does not happen within _RUNS moments. Without KVM no request is needed.
         """
         if not self.hardware_breakpoints:
             return []
@@ -297,10 +303,10 @@ class Debugger:
     def step_over(self, cpu: int, address: int) -> None:
         """Execute the instruction at an address on one CPU, without the breakpoint there.
 
-        resume() inserts the breakpoint again, in its own round trip. QEMU sometimes reports a step
-        before the step has begun, and steps single iterations of a repeated string instruction. So
-        the step counts as done when the program counter has changed or, for a branch to itself,
-        after a time-out.
+        The next resume() inserts the breakpoint again. QEMU sometimes reports a step too early:
+        before it has begun, or after one iteration of a repeated string instruction. So the step is
+        repeated until the program counter has changed. For a branch to itself, which does not
+        change the program counter, it ends after a time-out.
         """
         self._need_stopped("a CPU can be stepped")
         before: list[bytes] = []
@@ -324,11 +330,12 @@ class Debugger:
     def poll(self, timeout: float) -> Stopped | StopReply | None:
         """Wait until the running machine stops at a breakpoint or ends.
 
-        Returns Stopped; the stub's reply if the machine has ended; None after `timeout` seconds.
+        Returns Stopped if it has stopped, the stub's reply if it has ended, and None after
+        `timeout` seconds.
 
-        If two CPUs reach breakpoints at the same time, QEMU may report the second stop again after
-        its breakpoint was handled or removed. After such a report, the machine is resumed and None
-        returned.
+        If two CPUs reach breakpoints at the same time, QEMU may report the second stop once more,
+        after kinst has handled it or has removed its breakpoint. After such a report, this resumes
+        the machine and returns None.
         """
         reply = self._rsp.wait_stop(timeout) if self.running else None
         if reply is None or reply.kind == "exited":

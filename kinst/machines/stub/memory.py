@@ -64,9 +64,10 @@ class GuestMemory:
         """Use this top-level page table from now on.
 
         Args:
-            top: a copy of the table to read instead of the table itself; b"" to read the table. A
-                copy is needed if the table belongs to a process that may end; the kernel's part is
-                the same in the tables of all processes.
+            top: a copy of the table, which is read instead of the table; b"" to read the table
+                itself. A copy is needed if the table belongs to a process that may end. The
+                kernel's part of the copy stays right, since it is the same in the tables of all
+                processes.
         """
         self._root, self._top = root, top
 
@@ -214,9 +215,8 @@ class GuestMemory:
     def _one_write(
         self, start: int, end: int, group: Sequence[tuple[int, bytes]]
     ) -> tuple[int, bytes]:
-        """Return one write that covers [start, end), with the present bytes between a group of
-        writes.
-        """
+        """Combine some writes into one write of [start, end). Bytes of the range that no write
+        covers keep their present values."""
         whole = bytearray(self._physical.read_physical(start, end - start))
         for at, part in group:
             whole[at - start : at - start + len(part)] = part
@@ -236,8 +236,8 @@ class GuestMemory:
             frames: physical addresses of LEAF_SIZE bytes each, which are mapped one after another.
             near: addresses [low, high) of the code.
             virtual_layout: the system's virtual layout, which tells where memory may be mapped.
-            reach: addresses [low, high) that branches must reach from the mapped memory, except
-                from its first `data` bytes.
+            reach: addresses [low, high) that branches from all code in the mapped memory must
+                reach.
             data: bytes at the start of the mapped memory that hold no code.
 
         Raises TargetError if there is no room.
@@ -261,8 +261,8 @@ class GuestMemory:
         Args:
             near: addresses [low, high) of the kernel's code.
             virtual_layout: the system's virtual layout, which tells where memory may be mapped.
-            reach: addresses [low, high) that branches must reach from the mapped memory, except
-                from its first `data` bytes.
+            reach: addresses [low, high) that branches from all code in the mapped memory must
+                reach.
             data: bytes at the start of the mapped memory that hold no code.
 
         Raises TargetError if there is no room.
@@ -356,9 +356,9 @@ def need_process(address: int, size: int) -> None:
 
 
 def _runs(free: Sequence[int], slot: int) -> list[range]:
-    """Join neighbouring free areas of virtual memory, all of one size, into larger ones.
+    """Join free areas of virtual memory that are adjacent. All areas have the same size.
 
-    Returns each larger area as range(start, end, slot).
+    Returns each joined area as range(start, end, slot).
 
     Args:
         free: addresses of the free areas.

@@ -152,13 +152,13 @@ class BootedKind(MachineKind):
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
         """Start QEMU with a configuration's kernel, and return the guest as a target without
-        waiting.
+        waiting for its boot.
 
-        If the guest is only to be read and has a saved state, that state is opened instead of a
+        If the guest is only to be read and has a saved state, kinst opens that state and starts no
         QEMU.
 
-        Raises TargetError without a kernel, and for a kernel of an unknown system, since kinst
-        could not tell when it is up.
+        Raises TargetError if there is no kernel. Also raises it for a kernel of an unknown system:
+        kinst could not tell when that kernel is up.
         """
         target: Target = _opening().open_guest(config, on_output)
         return target

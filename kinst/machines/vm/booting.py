@@ -1,10 +1,10 @@
 """Target for a guest whose boot is traced: it is stopped at the kernel's first function, and runs
 from there with its probes in place.
 
-Probes of a booting kernel are stop-planted. Under TCG the breakpoints of QEMU's stub are compared
-with the program counter and never written into memory, so the kernel may rewrite its text, and may
-change its page tables, without losing one. When the kernel is up and the command is ready, the
-target becomes like any other guest's (boot_over()).
+Probes of a booting kernel are stop-planted. Under TCG, QEMU compares breakpoints with the program
+counter, and does not write them into memory. So no breakpoint is lost if the kernel rewrites its
+text or changes its page tables. When the kernel is up and the command is ready, boot_over() makes
+this a target like that of any other guest.
 
 Tested by tests/vm/boot.
 """
@@ -63,11 +63,11 @@ class BootingVm(Vm):
         on_output: Callable[[bytes], None] | None = None,
         terminal: Terminal | None = None,
     ) -> None:
-        """Start a halted QEMU.
+        """Start a QEMU that waits before its first instruction.
 
         Args:
             span: the part of the kernel's boot to trace.
-            accelerator: how config.accel was chosen, which is TCG.
+            accelerator: the accelerator in config.accel, which is TCG, and why it was chosen.
             on_output: called with the output of the guest's command.
             terminal: the terminal of the guest's commands, None without one.
         """
@@ -122,7 +122,10 @@ class BootingVm(Vm):
 
     def _slide_by(self, leap: Leap) -> int:
         """Run the guest up to the jump by which the kernel enters its own address space, and return
-        how far KASLR has moved the kernel, as the register with the jump's target tells.
+        the kernel's slide (KASLR).
+
+        A register has the running address of the jump's target, and Leap.target is its linked
+        address; the slide is their difference.
 
         Args:
             leap: the jump.
@@ -137,12 +140,14 @@ class BootingVm(Vm):
         return self.registers(stopped.cpu)[leap.register] - leap.target & MASK
 
     def _slide_by_tables(self, touched: Sequence[tuple[int, int]]) -> int:
-        """Run the guest until it accesses one of some ranges, and return how far KASLR has moved
-        the kernel, as the guest's page tables tell at that moment.
+        """Run the guest until it accesses one of some ranges, and return the kernel's slide
+        (KASLR).
+
+        At that moment the guest's page tables map the kernel, and so tell where it is.
 
         Args:
-            touched: (virtual address, bytes) of each range. When the kernel first accesses one of
-                them, its page tables map the kernel's image already.
+            touched: (virtual address, bytes) of ranges that the kernel does not access before its
+                page tables map its image.
         """
         self._stub.watch(touched)
         self._run_to_stop()
@@ -178,10 +183,8 @@ class BootingVm(Vm):
     def settle(
         self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None
     ) -> None:
-        """Do nothing while the kernel boots: it changes its page tables, and counts no ticks yet.
-
-        Memory is read by the tables of the CPU that stopped last.
-        """
+        """Do nothing while the kernel boots: it still changes its page tables, and counts no ticks
+        yet. Memory is read by the page tables of the CPU that stopped last."""
         if self._is_up:
             super().settle(page_tables, heartbeat, allocator)
 
@@ -194,14 +197,15 @@ class BootingVm(Vm):
         reach: tuple[int, int] | None = None,
         data: int = 0,
     ) -> int | None:
-        """Return None while the kernel boots: page tables in which scratch could be mapped do not
-        last.
-        """
+        """Return None while the kernel boots: it will replace its page tables, and a mapping of
+        scratch in them would be lost."""
         return super().map_scratch(size, near, reach, data) if self._is_up else None
 
     def scratch_view(self) -> memoryview:
-        """Return the bytes of scratch; while the kernel boots, without the end of scratch, at which
-        QEMU and the firmware have put the initial RAM disk and tables for the kernel.
+        """Return the bytes of scratch.
+
+        While the kernel boots, the end of scratch is left out: QEMU and the firmware have put the
+        initial RAM disk there, and tables for the kernel.
         """
         view = super().scratch_view()
         return view if self._is_up else view[: max(0, len(view) - self._loaded_size())]
@@ -258,9 +262,8 @@ class BootingVm(Vm):
     # The guest's command.
 
     def prepare_command(self, command: str) -> int:
-        """Store a command, which runs when the guest has booted; return 0, since it has no process
-        yet. If the guest has booted, prepare the command.
-        """
+        """If the guest has booted, prepare the command and return its process id. Otherwise store
+        the command, which then runs after the boot, and return 0: it has no process yet."""
         if self._is_up:
             pid, self._is_ready = super().prepare_command(command), True
             return pid
@@ -273,7 +276,7 @@ class BootingVm(Vm):
     def start_command(self) -> None:
         """Let the command run if it has been prepared.
 
-        Otherwise the next calls of wait() prepare it, as soon as kinst's init can do so. When it
+        If not, later calls of wait() prepare it, as soon as kinst's init is ready for that. When it
         is prepared, wait() stops the machine and returns CommandReady.
         """
         if self._is_ready:
@@ -284,11 +287,11 @@ class BootingVm(Vm):
             self._step = next(self._steps)
 
     def _preparing(self) -> Iterator[Callable[[], bool]]:
-        """Prepare the stored command in steps; after each step the guest must do something.
+        """Prepare the stored command, in steps. After each step, kinst must wait for the guest.
 
-        Yield, for each step, a function that returns whether the guest has done this. The caller
-        begins the next step when the function returns True. The command is prepared when the last
-        function returns True.
+        For each step, yield a function that returns whether the guest is done with the step. The
+        caller calls it again and again until it returns True, and then asks for the next step.
+        After the last step the command is prepared.
         """
         yield self._hears_init
         for _ in self._mounting():

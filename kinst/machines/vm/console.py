@@ -23,8 +23,8 @@ class Console:
         panic_at: time of the panic, by time.monotonic().
         warnings: problems other than a panic that take_warnings() has not returned yet.
         init_runs: whether the kernel has said that it starts init.
-        lost_breakpoint: whether the kernel died of a breakpoint that is no longer in memory, but
-            still in QEMU's translation of the code (retranslation.py).
+        lost_breakpoint: whether the kernel died because QEMU executed a breakpoint that is no
+            longer in memory (retranslation.py).
     """
 
     def __init__(self, signs: ConsoleSigns) -> None:

@@ -2,9 +2,9 @@
 commands that run on them.
 
 virtiofsd(1) serves one folder over a vhost-user socket; QEMU shows the folder to the guest as a
-virtio device with a tag, which guest_init.sh mounts. kinst starts virtiofsd with a listening socket
-to which kinst has connected before, and passes this only connection to QEMU. No socket has a file
-name.
+virtio device with a tag, which guest_init.sh mounts. kinst makes a listening socket, connects to
+it, and starts virtiofsd with it. kinst passes the connection to QEMU, and makes no other. No socket
+has a file name.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Surroundings:
 def shares(root: Path | None, writable: Sequence[Path]) -> tuple[Share, ...]:
     """Return the folders of the host that --root and --rw share with the guest.
 
-    A command whose root is `root` finds a folder of --rw that is below `root` at its path relative
-    to `root`. It finds any other folder of --rw at the path that the folder has on the host.
+    The paths at which commands find a folder of --rw depend on `root`. A folder below `root` has
+    its path relative to `root`. Any other folder has the path that it has on the host.
 
     Args:
         root: the folder of --root, None without one.
@@ -191,8 +191,9 @@ def _find() -> str:
 def _command(program: str, share: Share, listening: int) -> list[str]:
     """Return the command line that starts virtiofsd for a folder.
 
-    virtiofsd caches the root, which must not change while the guest runs. Its sandbox is chroot:
-    the other kind of sandbox needs a mount point below the folder, which / does not have.
+    If the guest cannot write the folder, virtiofsd caches its contents and does not check them
+    again, so the folder must not change while the guest runs. The sandbox is chroot, since the
+    other kind of sandbox needs a mount point below the folder, and / has none.
 
     Args:
         listening: file descriptor of the listening socket.

@@ -101,10 +101,10 @@ class Guest(Target):
                 raise TargetError("this QEMU has no physical memory mode", "use QEMU 4.1 or newer")
 
     def _is_lost(self) -> bool:
-        """Return whether a CPU of the running machine is in a state from which it cannot recover.
+        """Return whether any CPU of the running machine can no longer recover.
 
-        The CPU must be in such a state in each of SAMPLES samples, for which the machine is
-        stopped.
+        The machine is stopped SAMPLES times to look at its CPUs. A CPU counts as lost only if it
+        looks lost each time (Board.is_lost()).
         """
         lost = set(range(self.cpus))
         for _ in range(SAMPLES):
@@ -152,9 +152,8 @@ class Guest(Target):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Replace a TargetError in the context by the reason why the guest has ended, if it has
-        ended.
-        """
+        """Run the context. If it raises TargetError and the guest has ended, raise instead an error
+        that says why the guest has ended."""
         try:
             yield
         except TargetError as error:
@@ -181,10 +180,10 @@ class Guest(Target):
     # Memory.
 
     def set_tables(self, address: int) -> None:
-        """Read memory by the page tables whose top-level table is at this virtual address from now
-        on.
+        """Use the page tables whose top-level table is at this virtual address to read memory from
+        now on.
 
-        The machine must be stopped, unless its memory was read at least once before.
+        If its memory was never read before, the machine must be stopped.
         """
         self._need_root()
         self.memory.set_tables(address)
@@ -192,7 +191,7 @@ class Guest(Target):
     def find_text(self) -> int:
         """Return the virtual address at which the kernel's text starts (KASLR moves it).
 
-        The machine must be stopped, unless its memory was read at least once before.
+        If its memory was never read before, the machine must be stopped.
         """
         self._need_root()
         image = self._virtual_layout.image
@@ -203,8 +202,10 @@ class Guest(Target):
             self._use_tables_of(self._kernels_cpu())
 
     def _use_tables_of(self, registers: Mapping[str, int]) -> None:
-        """Read memory by the page tables of a stopped CPU, which has these registers, from now
-        on.
+        """Use the page tables of a stopped CPU to read memory from now on.
+
+        Args:
+            registers: the registers of that CPU.
         """
         root = self._paging.root_of(registers)
         self.memory.set_root(root, self.qemu.read_physical(root.physical, root.page))
@@ -214,15 +215,14 @@ class Guest(Target):
         return min(map(self.registers, range(self.cpus)), key=self._paging.in_user_mode)
 
     def location(self) -> SavedLocation:
-        """Return where the kernel of this stopped guest is, which is needed to read a saved state
-        of it.
-        """
+        """Return where the kernel of this stopped guest is. A saved state of the guest needs this,
+        to be read later."""
         root = self._paging.root_of(self._kernels_cpu())
         image = self._virtual_layout.image
         return SavedLocation(root, self._paging.find_text(self.qemu.read_physical, root, image))
 
     def read(self, address: int, size: int) -> bytes:
-        """Read kernel memory.  The machine may run, except for the first read."""
+        """Read kernel memory. The machine must be stopped for the first read; later it may run."""
         self._need_root()
         return self.memory.read(address, size)
 

@@ -1,10 +1,10 @@
 """Choice between KVM and TCG for a guest, and the record of guests that were started under KVM.
 
-That /dev/kvm can be opened proves nothing: on some hosts QEMU fails nevertheless, or a guest hangs
-early in its boot. The proof is the first guest itself: it is started under KVM, and if it does not
-come up, it is started again under TCG. Both outcomes are recorded for later guests with the same
-kernel. As long as no guest has come up under KVM, a failure counts for all kernels. A record is
-valid until the host boots or QEMU is replaced.
+On some hosts /dev/kvm can be opened, but QEMU fails, or a guest hangs early in its boot. So the
+first guest is the test: kinst starts it under KVM and, if it does not come up, starts it again
+under TCG. The outcome is recorded for later guests with the same kernel. As long as no guest at all
+has come up under KVM, a failure counts for all kernels. A record is valid until the host boots or
+QEMU is replaced.
 
 Tested by tests/machines/vm/test_kvm.py.
 """
@@ -68,9 +68,8 @@ class Accelerator:
 
 
 class KvmRecord:
-    """File of the cache that says which kernels have come up under KVM on this host, by one QEMU
-    program.
-    """
+    """File in the cache with the outcomes of starting guests under KVM, on this host and by one
+    QEMU program: for each kernel, whether a guest has come up."""
 
     def __init__(self, cache: Path, board: Board, kernel: Path | None = None) -> None:
         """Read nothing yet.
@@ -87,11 +86,12 @@ class KvmRecord:
         self._kernel = _identity(kernel) if kernel is not None else ""
 
     def outcome(self) -> str | None:
-        """Return what is known, since the host's boot, of guests with this kernel under KVM: "" if
-        one has come up, the reason if one has failed to come up, None if none was tried.
+        """Return whether guests with this kernel come up under KVM, as far as it was tried since
+        the host's boot.
 
-        If no guest at all has come up, the reason of another kernel counts for this kernel. If no
-        particular kernel is meant, a guest with any kernel counts.
+        The result is "" if a guest has come up, the reason if a guest has failed to come up, and
+        None if none was tried. If no guest at all has come up, the failure of another kernel counts
+        for this kernel. If no particular kernel is meant, a guest with any kernel counts.
         """
         outcomes = self._outcomes()
         best = min(outcomes.values(), default=None)  # "" if a guest has come up

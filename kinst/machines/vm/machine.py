@@ -161,9 +161,8 @@ class Vm(Guest):
             record.failed(reason)
 
     def _is_starved(self) -> bool:
-        """Return whether the guest's CPUs have had too little time on the host to come up; False if
-        QEMU has ended.
-        """
+        """Return whether the host has given the guest's CPUs too little time to come up; False if
+        QEMU has ended."""
         try:
             process = OtherProcess(self.qemu.pid)
             ran, waited = process.busy() / 1e9, process.waited() / 1e9
@@ -205,8 +204,8 @@ class Vm(Guest):
     def _wait_under_kvm(self) -> None:
         """Wait until kinst's init has started in a guest under KVM.
 
-        A guest hangs if it prints nothing for Accelerator.silence seconds; on a busy host, which
-        gives the guest's CPUs little time, it has longer.
+        A guest is taken to hang if it prints nothing for Accelerator.silence seconds. If the host
+        is busy and gives the guest's CPUs little time, kinst waits longer.
 
         Raises TargetError if the guest ends or hangs.
         """
@@ -265,9 +264,9 @@ class Vm(Guest):
     def boots(self, seconds: float) -> bool:
         """Wait for kinst's init, and return whether it has started within `seconds`.
 
-        If the guest prints nothing for some seconds, QEMU is made to translate code again
-        (retranslation.py). If a CPU cannot recover, return False without waiting any longer. With
-        the user's own initrd, which lacks kinst's init, return True without waiting.
+        If the guest prints nothing for some seconds, kinst makes QEMU translate code again
+        (retranslation.py). If a CPU still cannot recover, return False at once. The user's own
+        initrd lacks kinst's init; with it, return True at once.
 
         Raises TargetError if the guest ends.
         """
@@ -321,14 +320,13 @@ class Vm(Guest):
     def _wait_init(self, timeout: float) -> None:
         """Wait until the kernel starts init, and stop the machine.
 
-        A kernel says on the console that it starts init, unless its command line has `quiet`. For a
-        quiet kernel, kinst waits until the kernel has write-protected its text. If the command line
-        has `rodata=off` as well, the kernel does not protect its text, and kinst waits until a CPU
-        is in user mode.
+        kinst waits for one of three signs. A kernel says on the console that it starts init, unless
+        its command line has `quiet`. It write-protects its text shortly before that, unless its
+        command line has `rodata=off`. And after init has started, a CPU is in user mode.
 
         After Linux has protected its text, it searches its page tables for pages that are writable
-        and executable (debug_checkwx), and would warn about scratch. So kinst waits one more
-        second.
+        and executable (debug_checkwx), and would warn about scratch. So after the second sign kinst
+        waits one more second.
 
         Args:
             timeout: seconds.
@@ -522,10 +520,11 @@ class Vm(Guest):
 
     @property
     def helpers(self) -> GuestHelpers | None:
-        """Processes of kinst's init script that run the command. They can be made to wait.
+        """Processes of kinst's init script that run the command, which can be made to wait; None if
+        there are none.
 
-        None if the guest has no such processes, or if the command has a terminal, since they serve
-        the terminal while the command runs.
+        If the command has a terminal, the value is None as well: the processes serve the terminal
+        and must not wait.
         """
         if self._terminal is not None or not self._config.control:
             return None
@@ -543,10 +542,10 @@ class Vm(Guest):
                 raise TargetError(f"{share.folder} is not in the guest: {error}", needs) from error
 
     def _mounting(self) -> Iterator[Share]:
-        """Ask kinst's init to mount the folders of the host, the root first, and yield each.
+        """Ask kinst's init to mount the folders of the host, one after another, the root first.
 
-        The caller waits until the init _says_mounted() before it asks for the next folder. Yields
-        nothing the second time.
+        Yields each folder after the request for it. The caller must then wait until
+        _says_mounted(). A second call yields nothing.
         """
         if self._shares_mounted:
             return

@@ -34,8 +34,8 @@ def start_early(config: MachineConfig, device: Path = DEVICE) -> EarlyGuest | No
     None if the guest has no saved state, or is only to be read.
 
     Args:
-        config: the configuration as far as it is known. How much scratch the D program wants is
-            not known yet: if the final configuration needs another QEMU, open_guest() starts one.
+        config: the configuration as far as it is known; how much scratch the D program wants is not
+            known yet. If the final configuration needs a different QEMU, open_guest() starts one.
         device: path of KVM's device.
     """
     if config.read_only or config.kernel is None or config.boot is None:

@@ -63,7 +63,7 @@ class VmConfig:
             commands.
         beside: whether kinst's init runs beside the user's own init instead of as process 1.
         states: folder of saved states; None to save none.
-        halted: whether QEMU waits, before the first instruction, until a debugger lets it run.
+        halted: whether QEMU waits before the first instruction until a debugger lets it run.
     """
 
     kernel: Path
@@ -106,9 +106,9 @@ def scratch_size(wanted: int) -> int:
     """Return how many bytes of scratch to set aside in a guest for a program that wants `wanted`
     bytes.
 
-    The size is _SCRATCH; for programs that want more, it is the next power of two: a saved state
-    fits only one size of RAM, so there must be few sizes. Scratch takes no memory of the host until
-    it is written.
+    The size is _SCRATCH or, if the program wants more, the next power of two. So there are few
+    sizes, which matters because a saved state fits only one size of RAM. Scratch takes no memory of
+    the host until it is written.
     """
     return max(_SCRATCH, 1 << (wanted - 1).bit_length())
 
@@ -119,8 +119,7 @@ _Map = tuple[tuple[int, int, int], ...]  # see Board.memory_map
 def lay_out_ram(board: Board, memory: int, scratch: int) -> tuple[PhysicalLayout, int, _Map]:
     """Lay out a guest's RAM: the guest's own memory, then kinst's scratch and page tables.
 
-    Scratch is contiguous: it is not split by a hole that the board has in its RAM, but begins after
-    the hole.
+    Scratch is contiguous: if a hole in the board's RAM would split it, it begins after the hole.
 
     Returns the layout, the bytes of RAM, and the memory map (Board.memory_map()).
 
@@ -162,9 +161,12 @@ def _head(kernel: Path) -> bytes:
 def can_be_saved(config: VmConfig, board: Board) -> bool:
     """Return whether the state of a guest with this configuration can be saved and loaded.
 
-    False with the user's own initrd, in which nothing sets the clock after loading; with the user's
-    arguments for QEMU, which may name files that change; and with folders of the host whose devices
-    are present from the start, since QEMU cannot save such devices.
+    Four things prevent it:
+    - there is no folder for saved states;
+    - the initrd is the user's own, in which nothing sets the clock after loading;
+    - the user gives QEMU arguments, which may name files that change;
+    - the guest uses folders of the host, and the board has no slots to plug their devices into
+      later. QEMU cannot save such devices.
     """
     if config.states is None or not config.control or config.qemu_args:
         return False
@@ -172,9 +174,10 @@ def can_be_saved(config: VmConfig, board: Board) -> bool:
 
 
 def guest_arguments(config: VmConfig, board: Board) -> list[str]:
-    """Return QEMU's arguments without initrd and with constant names for file descriptors.
+    """Return the part of QEMU's arguments that decides which saved states a guest can use. Guests
+    that can use each other's saved states have equal arguments.
 
-    Guests that can use each other's saved states have equal arguments.
+    The initrd is left out, and file descriptors have constant names.
     """
     return [*_devices(config, board, {name: name for name in _CHANNELS}, ""), *_boot(config, board)]
 
@@ -364,8 +367,8 @@ class Qemu:
     def clear_scratch(self) -> None:
         """Zero scratch after the boot.
 
-        QEMU and the firmware may have written there: a large initrd is loaded at the end of RAM,
-        and the kernel moves it.
+        QEMU and the firmware may have written there, since they load a large initrd at the end of
+        RAM, from where the kernel moves it.
         """
         offset = self._offset(self.layout.scratch, self.layout.scratch_size)
         self.memory.clear(offset, self.layout.scratch_size)
@@ -454,11 +457,10 @@ class Qemu:
             wait_until_ready([self], seconds=min(left, 0.5))
 
     def control_line(self, verb: str) -> str | None:
-        """Remove the oldest line from kinst's init that begins with the word `verb`, and return the
-        rest of the line.
+        """Take the oldest line from kinst's init that begins with the word `verb`, and return the
+        text after that word; None if there is no such line.
 
-        None if there is no such line. Raises TargetError if the init has reported an error (a line
-        that begins with `error`).
+        Raises TargetError if the init has reported an error (a line that begins with `error`).
         """
         for line in self._control:
             first, _, rest = line.partition(" ")

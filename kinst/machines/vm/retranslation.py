@@ -1,14 +1,15 @@
 """Code that QEMU must translate again, because its translation is older than the code in memory.
 
 Linux changes its own code while other CPUs run it (jump labels, static calls: text_poke_bp in
-arch/x86/kernel/alternative.c): it writes a breakpoint over the first byte, then the bytes after it,
-then the first byte. QEMU's TCG with a thread for each CPU can miss such a write: a CPU that
-translates the code at that moment keeps the translation of the old bytes.
+arch/x86/kernel/alternative.c). It writes a breakpoint over the first byte of an instruction, then
+the other new bytes, then the new first byte. QEMU's TCG with a thread for each CPU can miss such a
+write: a CPU that translates the code at that moment keeps the translation of the old bytes.
 
-This was seen with QEMU 7.2, in one of some hundred boots: both CPUs executed for ever a breakpoint
-in hrtimer_start_range_ns (timers_migration_enabled) that was no longer in memory; the kernel's
-handler found no breakpoint, and returned to it. In such a case kinst writes the same bytes through
-QEMU, which discards its translations of these bytes, and the guest continues.
+This was seen with QEMU 7.2, in one of some hundred boots. Both CPUs executed a breakpoint in
+hrtimer_start_range_ns (timers_migration_enabled) that was no longer in memory. The kernel's handler
+found no breakpoint there and returned, so the CPUs executed it again, for ever. In such a case
+kinst writes the same bytes through QEMU. QEMU then discards its translations of these bytes, and
+the guest continues.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ _TEXT = 64 << 20  # more than the size of a kernel's text
 
 def code_at_hand(isa: Isa, physical: Physical, registers: Mapping[str, int]) -> set[int]:
     """Return the physical addresses of the pages of kernel code that a stopped CPU executes, or may
-    return to.
+    return to by an address on its stack.
 
-    Return addresses are taken from the CPU's stack. Empty if its page tables cannot be read.
+    If the stack is not mapped, only the page that the CPU executes is returned. Raises TargetError
+    if the CPU's page tables are outside of RAM.
 
     Args:
         registers: the CPU's registers.
@@ -54,9 +56,10 @@ def code_at_hand(isa: Isa, physical: Physical, registers: Mapping[str, int]) -> 
 
 
 def _in_memory(physical: Physical, pages: Iterable[int]) -> set[int]:
-    """Return the physical addresses of pages, without those that are outside of RAM.
+    """Return those pages that are in RAM, by their physical addresses.
 
-    Before the kernel has set up its page tables, a walk of a CPU's page tables may lead anywhere.
+    Other pages are possible: before the kernel has set up its page tables, a search in the page
+    tables of a CPU may find any address.
     """
     present = set()
     for page in pages:

@@ -7,10 +7,10 @@ A file has all pages of RAM that are not zero, and QEMU's state of CPUs and devi
 
 Here a run is a sequence of neighbouring pages that are not zero.
 
-All of a file is checked when it is read: full disks truncate files in a cache, and crashes zero
-them; a guest with such a state would fail much later. A plain sum of words would take a tenth of
-the time, but would not detect words that have changed places. A file is first written under another
-name, so that readers see all of it or nothing.
+A full disk may truncate a file in the cache, and a crash may zero it. A guest with such a state
+would fail much later, so a file is checked as a whole when it is read. A plain sum of words would
+take a tenth of the time, but would not detect words in the wrong order. A file is first written
+under another name, so that readers see all of it or nothing.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class SavedStates:
         return size
 
     def _tidy(self, newest: str) -> None:
-        """Delete the least recently used saved states until those that are left take no more than
-        the limit.
+        """Delete saved states, the least recently used first, until all together take no more bytes
+        than the limit.
 
         Also delete files that a killed process has left half-written.
 
@@ -229,7 +229,7 @@ def _read(file: int, key: str, ram: memoryview) -> bytes:
 def _digest(key: str, body: bytes) -> bytes:
     """Return the digest of a file's header.
 
-    It covers the key as well, so that a file under the wrong name is detected.
+    The key is part of the digest, so that a file under the wrong name is detected.
     """
     return hashlib.sha256(key.encode() + b"\0" + body).digest()
 

@@ -2,8 +2,8 @@
 
 Two guests are equal if they have the same key. The key is made of all that a state depends on:
 QEMU's arguments (with the kernel's command line, CPUs, memory and devices), the programs and files
-that they name, and the host's CPU. QEMU itself compares only some of this: it accepts the state of
-another CPU model or of other devices without an error.
+that they name, and the host's CPU. QEMU itself checks only some of this: it loads the state of
+another CPU model, or of other devices, without an error.
 """
 
 from __future__ import annotations
@@ -157,11 +157,11 @@ class Loading:
 
 
 class EarlyGuest:
-    """QEMU that is started before the D program is compiled, and loads a saved state when load()
-    is called; implements EarlyStart (core/machine.py).
+    """QEMU that is started before the D program is compiled, and loads a saved state when load() is
+    called; implements EarlyStart (core/machine.py).
 
-    Its VmConfig is a guess, since the D program may want more scratch. take() compares it with the
-    final VmConfig.
+    The VmConfig of this QEMU is a guess, since the D program may want more scratch. take() compares
+    the guess with the final VmConfig.
     """
 
     def __init__(self, config: VmConfig, board: Board, warm: WarmStart, command: str) -> None:
@@ -179,8 +179,8 @@ class EarlyGuest:
             self._loading = Loading(self._warm, self._qemu, self._command)
 
     def take(self, wanted: object) -> tuple[Qemu, Loading] | None:
-        """Return the QEMU, and the loading of its saved state, if its VmConfig equals `wanted`; end
-        the QEMU and return None if not. If an earlier call has returned the QEMU, only return None.
+        """Hand over the QEMU and the loading of its saved state, if its VmConfig equals `wanted`.
+        If not, end the QEMU and return None. Also return None if the QEMU was handed over before.
 
         Args:
             wanted: the final VmConfig.
