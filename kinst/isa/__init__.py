@@ -1,7 +1,7 @@
 """Instruction sets (ISAs), one file or folder each; only this package uses disassemblers.
 
-An instruction set is a module or package in this package that has a value `ISA`. It is found by its
-name, so a new instruction set is one new file or folder (core/isa.py).
+An instruction set is a module or package in this package that has a value `ISA`. kinst finds an
+instruction set by the name of the file or folder, so nothing else lists them (core/isa.py).
 
 Tested by tests/isa/test_isa_contract.py.
 """
@@ -35,9 +35,10 @@ def load(name: str) -> Isa:
 
 
 def load_later(name: str) -> Isa:
-    """Return the instruction set with this name. If it is a package, its modules are imported
-    later, when they are used: `board` and the attributes of RegisterNames import one module each,
-    any other attribute imports all modules. Raises KinstError if no instruction set has the name.
+    """Return the instruction set with this name. If it is a package, return a stand-in that imports
+    the package's modules when they are used.
+
+    Raises KinstError if no instruction set has the name.
     """
     _check(name)
     package = importlib.import_module(f"{__name__}.{name}")
@@ -45,9 +46,9 @@ def load_later(name: str) -> Isa:
 
 
 class _LaterIsa:
-    """Stand-in for an instruction set. It knows the name, the board and the names of the registers;
-    any other attribute imports the instruction set, which takes a tenth of a second.
-    """
+    """Stand-in for an instruction set. `name` imports nothing; `board` and the attributes of
+    RegisterNames import one module each. Any other attribute imports the whole instruction set,
+    which takes a tenth of a second."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -90,8 +91,8 @@ def name_of_machine(machine: int) -> str:
     """Return the name of the instruction set for an ELF file's e_machine; "" if kinst has none for
     it.
 
-    A package's own value ELF_MACHINE is enough to compare; only if the package does not have it,
-    its ISA is imported.
+    Each package's value ELF_MACHINE is compared. If a package has no such value, its ISA is
+    imported for the comparison.
     """
     for name in names():
         package = importlib.import_module(f"{__name__}.{name}")
@@ -102,11 +103,12 @@ def name_of_machine(machine: int) -> str:
 
 
 def register_hint(isa: RegisterNames, name: str) -> str:
-    """Return a hint for a register name that D does not know: what to type instead, or that the
-    register belongs to another instruction set; "" if there is no hint.
+    """Return a hint for a register name that D does not know; "" if there is no hint.
 
-    For a register of another instruction set that holds a function argument, the hint names the
-    register that holds this argument in `isa`.
+    If the name is another spelling of a register of `isa`, the hint says what to type in D. If the
+    name is a register of another instruction set, the hint names that instruction set. If functions
+    take an argument in that register, the hint also names the register of `isa` for the same
+    argument.
 
     Args:
         isa: registers of the traced kernel's instruction set.

@@ -47,7 +47,8 @@ def added(first: Known, second: Known) -> Known:
 
 
 def joined(operator: str) -> Callable[[Known, Known], Known]:
-    """Return a function that joins two values by an operator of D."""
+    """Return a function (first, second) that returns the D expression `first operator second`; None
+    if one of the two values is not known."""
 
     def result(first: Known, second: Known) -> Known:
         if first is None or second is None:
@@ -98,8 +99,8 @@ class MemoryWrite:
 
 
 class SymbolicCode:
-    """The values of registers and memory so far, in a symbolic execution of straight-line
-    code.
+    """Symbolic execution of straight-line code: the values of registers and memory after the
+    instructions that were run so far.
 
     Registers are named by numbers, which the instruction set chooses.
     """
@@ -184,9 +185,11 @@ class SymbolicCode:
         self._writes.append(MemoryWrite(address, size, value))
 
     def load(self, address: Known, size: int) -> Known:
-        """Return the `size` bytes at an address, zero-extended: the value that the code has stored
-        there, or an expression that reads memory if it has stored nothing there. None if the
-        value is not known: the address is None, or another store may have changed these bytes.
+        """Return the value of the `size` bytes of memory at an address, zero-extended: what the
+        code has stored there or, if it has stored nothing there, an expression that reads memory.
+
+        Return None if the value is not known: the address is None, or a store to other bytes or to
+        an unknown address may have changed some of these bytes.
         """
         if address is None:
             return None

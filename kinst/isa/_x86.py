@@ -1,9 +1,9 @@
-"""Decoding of x86-64 by iced-x86; the lengths of instructions that iced-x86 does not know are from
-the opcode maps (_x86_length.py).
+"""Decoding of x86-64 by iced-x86. For instructions that iced-x86 does not know, the length comes
+from the opcode maps (_x86_length.py).
 
-This module is separate from the rest of the instruction set, which takes too long to load while a
-user types. Instructions that iced-x86 does not know, and no-operations that are reserved for later
-use, have the code UNKNOWN and are spelled as bytes (.byte).
+Completion loads this module alone while a user types, because the rest of the instruction set takes
+too long to load. Instructions that iced-x86 does not know have the code UNKNOWN, and are spelled as
+bytes (.byte). No-operations that are reserved for later use are spelled as bytes, too.
 
 Tested by tests/isa/amd64/test_encoding_space.py and tests/isa/test_plain_text.py.
 """
@@ -79,9 +79,9 @@ def _formatter() -> Formatter:
 
 
 def sizes_and_codes(code: bytes, address: int) -> tuple[list[int], list[int]]:
-    """Return two lists with an element for each instruction of the bytes `code`, in order: the
-    instruction's size, and the number that iced-x86 calls the instruction's code. The lists end
-    before the first instruction whose length is not known."""
+    """Return two lists: the size of each instruction in the bytes `code`, in order, and the number
+    that iced-x86 has for each instruction (its Code). Both lists end before the first instruction
+    whose length is not known."""
     decoder = Decoder(BITS, code, ip=address)
     sizes, codes = list[int](), list[int]()
     at = 0

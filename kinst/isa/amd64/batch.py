@@ -1,8 +1,8 @@
-"""Code of many amd64 trampolines whose probes only count, or only make one call, made together with
-numpy. The code of each trampoline is byte for byte what trampoline.py makes.
+"""Code of many amd64 trampolines, made together with numpy, for probes that only count or only make
+one call. The code of each trampoline is byte for byte what trampoline.py makes.
 
-    [nop]  if unplanting must be able to replace the first instruction by a jump (Onward.head), and
-           the trampoline does not begin with an inc (which is long enough for the jump)
+    [nop]  if unplanting must be able to write a jump over the first instruction (Onward.head), and
+           this instruction is not an inc, which is long enough for the jump
     [push rax; lahf; seto al]  if flags are live; in user programs, rsp is first moved below the red
            zone
     inc gs:[...]  for each counter
@@ -12,8 +12,8 @@ numpy. The code of each trampoline is byte for byte what trampoline.py makes.
     [jmp]  back, if control can run off the end and the next trampoline is elsewhere
 
 The size of a trampoline does not depend on its address, because all branches in it have 32-bit
-distances. If a distance does not reach from everywhere in the memory in which the trampolines may
-lie, the trampoline is left to trampoline.py.
+distances. A trampoline may come to lie anywhere in the batch's memory. If a distance would be too
+large for 32 bits at some of these addresses, trampoline.py makes the trampoline.
 
 Tested by tests/isa/test_batches.py.
 """
@@ -132,8 +132,8 @@ def _fits32(value: I64) -> Bools:
 
 
 def _reached(target: U64, batch: TrampolineBatch) -> Bools:
-    """Return a mask of the addresses in `target` that a 32-bit distance reaches from everywhere in
-    the batch's memory."""
+    """Return a mask of the addresses in `target` that an instruction anywhere in the batch's memory
+    reaches by a 32-bit distance."""
     low = (target - np.uint64(batch.low)).view(np.int64)
     high = (target - np.uint64(batch.high)).view(np.int64)
     near = _REACH - _MARGIN

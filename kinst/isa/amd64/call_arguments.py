@@ -1,5 +1,5 @@
-"""Arguments of a C call, expressed by the registers at an earlier instruction from which
-straight-line code leads to the call.
+"""Arguments of a C call, as expressions of the registers at an earlier instruction. The code from
+that instruction to the call is straight-line code.
 
 This module executes the code symbolically (kinst/isa/_symbolic.py).
 
@@ -249,9 +249,11 @@ class _Run(SymbolicCode):
 
 
 def call_arguments(code: Sequence[Instruction], count: int) -> Sequence[Argument] | None:
-    """Return the first `count` arguments of the C call after `code`; None if the code contains an
-    unconditional jump, a call or a return. The result holds if no conditional jump in the code is
-    taken."""
+    """Return the first `count` arguments of the C call that follows `code`. They are right if
+    control reaches the call without taking a conditional jump in the code.
+
+    Return None if the code contains an unconditional jump, a call or a return.
+    """
     run = _Run()
     for one in code:
         if one.flow_control not in (FlowControl.NEXT, FlowControl.CONDITIONAL_BRANCH):

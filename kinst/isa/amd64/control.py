@@ -87,11 +87,11 @@ THUNKS = ("*return_thunk", "__x86_indirect_*thunk_r*")
 
 
 def thunk(name: str) -> Flow | None:
-    """Return the flow of the return or indirect jump that a thunk of this name stands for; None if
-    the name is not that of a thunk.
+    """Return the flow of the instruction that a thunk with this name replaces: a return or an
+    indirect jump. Return None if the name is not that of a thunk.
 
-    Compilers name thunks (gcc(1), -mindirect-branch and -mfunction-return: thunk-extern); kernels
-    add variants of the same form.
+    Compilers replace such an instruction by a jump to a thunk, and name the thunk (gcc(1),
+    -mindirect-branch and -mfunction-return: thunk-extern). Kernels add variants of the same form.
     """
     if _RETURN_THUNK.match(name):
         return RETURN

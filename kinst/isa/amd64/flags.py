@@ -60,15 +60,14 @@ def effect_of(mnemonic: int) -> tuple[int, int] | None:
 
 @cache
 def counts(code: Any) -> tuple[bool, int]:
-    """Return (whether the instruction shifts or rotates, where its count comes from). This matters
-    because a shift by 0 leaves the flags unchanged.
+    """Return (whether instructions of this code shift, where their count comes from). The count
+    matters because a shift by 0 leaves the flags unchanged.
 
-    The second value is 1 if instructions of this code shift by 1, and -1 if the count is the
-    instruction's last byte. It is 0 if the count is in cl, which may be 0, and for an instruction
-    that does not shift or rotate.
+    The second value is 1 if the instructions shift by 1, -1 if the count is the instruction's last
+    byte, and 0 if the count is in cl. It is 0, too, for instructions that do not shift.
 
     Args:
-        code: iced-x86's code of the instruction.
+        code: iced-x86's code of the instructions.
     """
     info = OpCodeInfo(code)
     if info.mnemonic not in _COUNTED:
@@ -88,13 +87,13 @@ def _effect(instruction: Instruction, code: bytes) -> tuple[int, int] | None:
 
 
 def dead(code: bytes, following: bytes, address: int, flags: int = ARITHMETIC) -> bool:
-    """Return whether each of `flags` is overwritten before it is read, from the instruction `code`
-    on.
+    """Return whether all of `flags` are dead at an instruction: this instruction and those after it
+    write each flag before they read it. Return False if the bytes end too early to tell.
 
     Args:
-        code: the instruction at address.
+        code: the instruction.
         following: the bytes after the instruction; they may end anywhere.
-        address: of the instruction.
+        address: address of the instruction.
         flags: mask of flags.
     """
     run, at = code + following[: LOOK_AHEAD * LONGEST], 0

@@ -1,9 +1,9 @@
 """Code for the work of an amd64 trampoline that needs no frame of saved registers: counting,
 predicates, lookup of counters.
 
-Interrupts stay on or off as they are. One instruction changes a counter, through gs, so it does not
-matter whether an interrupt or another CPU comes between two instructions. What snippets read
-(registers, the current thread) is the same before and after an interrupt.
+Interrupts stay on or off as they are. A counter belongs to one CPU and is changed by a single
+instruction, through gs, so interrupts and other CPUs do no harm. What snippets read (registers, the
+current thread) is the same before and after an interrupt.
 
     save     registers that the snippets change; the flags, if they are changed and live
     count    for each counter: if its guard (the snippet of its predicate) holds, inc gs:[counter]
@@ -62,8 +62,8 @@ def inline(
     Args:
         following: live bytes after the site's instruction; they tell which flags are live.
         red_zone: whether the traced code keeps data below rsp.
-        frame: takes an address, and returns the code there that does the calls inside a frame; its
-            length is the same at any address; raises OutOfReach.
+        frame: function that takes an address, and returns the code for that address that makes the
+            calls inside a frame. The code has the same length at any address. Raises OutOfReach.
     """
     snippets = work.snippets
     changed = flags.ARITHMETIC if any(snippet.flags for snippet in snippets) else 0
@@ -200,9 +200,8 @@ def _unless_zero(distance: int) -> bytes:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Return a branch that skips the next `distance` bytes if the guard's predicate is true, not if
-    it is false. The guard's code must come directly before the branch, which tests its result.
-    """
+    """Return a branch that skips the next `distance` bytes if the guard's predicate is true. The
+    branch must come directly after the guard's code, because it tests that code's result."""
     return _if_zero(distance) if guard.zero else _unless_zero(distance)
 
 

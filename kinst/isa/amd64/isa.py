@@ -47,10 +47,10 @@ _SYSCALL = b"\x0f\x05"
 class Amd64(Isa):
     """The instruction set amd64; implements Isa (core/isa.py).
 
-    The effect of an instruction never depends on the instructions around it, so unsafe() and
-    rerun_starts() find nothing. There is one exception: interrupts stay off during the instruction
-    after sti. trampoline() refuses sti if the next instruction depends on that (shadow_refusal() in
-    refuse.py).
+    The effect of an instruction does not depend on the instructions around it, so unsafe() and
+    rerun_starts() find nothing. The one exception is sti: interrupts stay off during the
+    instruction after it. trampoline() refuses an sti if the instruction after it depends on that
+    (shadow_refusal() in refuse.py).
     """
 
     name = "amd64"
@@ -134,9 +134,9 @@ class Amd64(Isa):
         return self.jump_patch(len(code), address, to)
 
     def leave_patch(self, at: int, to: int) -> bytes:
-        """Return a jump to a site at `to`. Unplanting writes it over the start of the site's
-        trampoline, at `at`, so that threads leave a chain there.
-        """
+        """Return a jump from the address `at`, where a site's trampoline starts, to the site at
+        `to`. Unplanting writes the jump over the start of the trampoline, so that threads leave the
+        chain there."""
         return encode.jump(at, to)
 
     def trampoline(

@@ -1,10 +1,11 @@
 """Marks of amd64 instructions: 16 bits that tell batch.py how to displace an instruction.
 
 Marks are made for many instructions at once, while the instructions are decoded. An instruction
-gets a mark if it can be copied, or if only its distance or displacement has to change. All other
-instructions get mark 0: refused instructions, instructions with a prefix that changes the size of
-an address, and rare instructions. kinst displaces or refuses them one by one (relocate.py). Source:
-Intel SDM volume 2, chapter 2 and appendix A.
+gets a mark other than 0 if it can be copied, or if only its distance or displacement has to change.
+
+Mark 0 means that batch.py leaves the instruction to relocate.py. This mark is for refused
+instructions, rare instructions, and those with a prefix that changes the size of an address.
+Source: Intel SDM volume 2, chapter 2 and appendix A.
 
 Tested by tests/isa/test_marks.py.
 """
@@ -72,8 +73,9 @@ class _Effects:
         read: arithmetic flags that the instruction reads.
         written: arithmetic flags that the instruction writes.
         unknown: whether the effect on flags is not known.
-        counted: whether the last byte is a count that decides whether the flags are written.
-        plain: whether instructions with this code may get marks (Columns.marks).
+        counted: whether the instruction's last byte is the count of a shift. If the count is 0, no
+            flag is written.
+        plain: whether instructions with this code may get a mark other than 0.
     """
 
     known: set[int]
@@ -138,8 +140,9 @@ def _never_falls_through() -> Bools:
 
 
 def _left_out(codes: I64, piece: I64) -> Bools:
-    """Return a mask of the breakpoints that decode() leaves out: breakpoints that follow an
-    instruction that never falls through, directly or after other such breakpoints.
+    """Return a mask of the breakpoints that decode() leaves out: those directly after an
+    instruction that never falls through (a return, a jump, ud2), and those directly after such a
+    breakpoint.
 
     Args:
         codes: iced-x86's code of each instruction.
@@ -211,8 +214,8 @@ def _marks(found: Columns, codes: I64, piece: I64) -> U16:
 
 
 def _dead(columns: Columns, piece: I64, read: U16, written: U16, unknown: Bools) -> Bools:
-    """Return a mask of the instructions at which the flags that counting changes are dead, as
-    flags.dead() would find for each.
+    """Return a mask of the instructions at which the flags that counting changes are dead. Its
+    elements are what flags.dead() returns for each instruction.
 
     Args:
         columns: the instructions.
@@ -258,10 +261,9 @@ def leads(columns: Columns) -> Leads:
 
 
 def distances(columns: Columns) -> I64:
-    """Return the signed number in each instruction's encoding that is relative to the instruction's
-    end: a branch distance, or the displacement of a rip-relative operand. All of the instructions
-    must have such a number, and a mark other than 0.
-    """
+    """Return the branch distance or rip-relative displacement of each instruction, as a signed
+    number of bytes from the instruction's end. Each instruction must have one of the two, and a
+    mark other than 0."""
     field = (columns.marks >> FIELD_SHIFT & 15).astype(np.int64)
     rows = np.arange(len(columns))
     four = np.zeros((len(columns), 4), np.uint8)

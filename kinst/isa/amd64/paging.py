@@ -57,9 +57,13 @@ class Amd64Paging(Paging):
         return Root(root, levels)
 
     def roots_of(self, registers: Mapping[str, int]) -> tuple[Root, ...]:
-        """Return the roots of page tables that the CPU may use in the kernel. Under PTI these are
-        two: the first and the last instructions of the kernel's entries run with the user's tables
-        (Linux, arch/x86/entry/calling.h, SWITCH_TO_KERNEL_CR3)."""
+        """Return the roots of the page tables that the CPU may use in the kernel: one root, or two.
+
+        There are two if the CPU is in the kernel but cr3 has the user's tables. Under PTI this is
+        so at the first and the last instructions of each entry to the kernel (Linux,
+        arch/x86/entry/calling.h, SWITCH_TO_KERNEL_CR3). The second root is that of the kernel's
+        tables.
+        """
         root = self.root_of(registers)
         if not root.physical & _USER_ROOT:
             return (root,)

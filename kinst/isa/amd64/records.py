@@ -6,18 +6,17 @@ core/bodies.py).
              preemption can be enabled while the kernel runs, test that this has not happened
     reserve  read STATE_RESERVED; test that tracing is active, that this CPU is in no clause, and
              that the ring has space
-    time     read the cycle counter, then cmpxchg STATE_RESERVED: an interrupt that has written a
-             record since would have changed it, so times in a ring are in the records' order
+    time     read the cycle counter, then cmpxchg STATE_RESERVED. The cmpxchg fails if an interrupt
+             has written a record since, so the times in a ring are in the records' order
     fill     write the record with plain moves: the reserved space belongs to this record alone
-    show     set STATE_HEAD to STATE_RESERVED, so that the consumer sees the record. If this code
-             runs in an interrupt that came while another record was being written, leave STATE_HEAD
-             alone: the code that writes the other record sets it later. Repeat if an interrupt has
-             reserved more space meanwhile
+    show     set STATE_HEAD to STATE_RESERVED, so that the consumer sees the record. Repeat if an
+             interrupt has reserved more space meanwhile. If this record has itself interrupted the
+             writing of another one, leave STATE_HEAD alone: the other record's code sets it later
     lower    decrement the preemption count
 
 If any of this cannot be done, a call writes the record. Lowering the count does not reschedule: if
 a timer tick asks for that within these nanoseconds, the kernel reschedules at its next occasion.
-cmpxchg has no lock prefix: other CPUs do not write there.
+cmpxchg has no lock prefix, since other CPUs do not write this CPU's state page.
 
 Tested by tests/isa/test_batches.py.
 """
@@ -69,10 +68,10 @@ def _near(address: int) -> bytes:
 
 
 def write(body: RecordBody, on_stack: Mapping[int, int], call: bytes) -> bytes:
-    """Return code that writes a record, and at its end `call`, which runs only if nothing could be
-    written. After a record was written, control jumps over `call`.
+    """Return code that tries to write a record, followed by the code `call`. Control runs `call`
+    only if the record could not be written; otherwise it jumps over `call`.
 
-    This code may raise the preemption count, and does not lower it. So `call` must begin with the
+    The code may raise the preemption count, and does not lower it. So `call` must begin with the
     code of lower(), and so must the code that the caller puts after the returned code.
 
     Args:
@@ -143,16 +142,16 @@ def _branch(condition: int, distance: int) -> bytes:
 
 
 def _end(body: RecordBody, beyond: int) -> bytes:
-    """Return code that makes a written record visible: it moves STATE_HEAD from the record's start
-    to its end or, if space was reserved after the record, to the end of that space.
+    """Return code that makes a written record visible to the consumer. It moves STATE_HEAD from the
+    start of the record to the record's end. If more space was reserved meanwhile, it moves
+    STATE_HEAD to the end of that space.
 
-    If STATE_HEAD is not at the record's start, this record has interrupted another record, and the
-    code leaves STATE_HEAD alone.
+    If STATE_HEAD is not at the record's start, the code leaves it alone: this record has
+    interrupted another one, which is not complete yet.
 
     Args:
         body: the record.
-        beyond: size in bytes of the code after this code, which is skipped when the record is
-            visible.
+        beyond: size in bytes of the code that follows this code; control jumps over it.
     """
     state = e.signed64(body.addresses.state)
     head, reserved = _near(state + STATE_HEAD), _near(state + STATE_RESERVED)

@@ -106,14 +106,17 @@ def refusal(parsed: Amd64Instruction | None, mnemonic: int, user: bool = False) 
 
 
 def shadow_refusal(code: bytes, following: bytes, address: int) -> str:
-    """Return why an sti cannot be displaced: the instruction after it must run before interrupts
-    are taken, as it does only directly after an sti. "" if the sti can be displaced, and for all
-    other instructions.
+    """Return why an sti cannot be displaced; "" if it can be displaced, and for all other
+    instructions.
+
+    An sti delays interrupts until the next instruction has run, but only if that instruction lies
+    directly after the sti. If that instruction depends on the delay (hlt, iret and the like), or is
+    not known, the sti is refused.
 
     Args:
         code: the instruction, an sti or another one.
         following: live bytes after the instruction.
-        address: where `following` lies.
+        address: address of `following`.
     """
     instruction = _x86.first(code, address - len(code))
     if instruction is None or instruction.mnemonic != Mnemonic.STI:

@@ -1,14 +1,13 @@
 """The registers of regs[] on amd64, and where a trampoline saves them.
 
-Indices are those of FreeBSD and illumos: regs_x86.d numbers the i386 names 0 to 18 (REG_* of i386's
-regset.h, which dtrace_getreg() maps to the 64-bit registers), and the amd64 names follow at 19 +
+Indices are those of FreeBSD and illumos (regs_x86.d). The i386 names have 0 to 18, which are REG_*
+of i386's regset.h; dtrace_getreg() maps them to the 64-bit registers. The amd64 names have 19 +
 REG_* of amd64's regset.h. R_FSBASE and R_GSBASE have a REG_* but no line in regs_x86.d; here they
 are numbered by the same rule.
 
-The frame is an array of u64, in the order in which a trampoline fills it: flags, r11, rsi and rdi
-are pushed first, so they lie at the top; the registers that clauses use most come next below. A
-trampoline does not reserve the slots below the lowest one that it needs. The slot "exit" is no
-register's (Isa.exit_slot).
+The frame is an array of u64, which a trampoline fills from the top. It pushes flags, r11, rsi and
+rdi first; the registers that clauses use most come next below. Slots below the lowest one that a
+trampoline needs are not reserved. The slot "exit" is not for a register (Isa.exit_slot).
 """
 
 from __future__ import annotations

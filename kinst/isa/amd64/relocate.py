@@ -2,13 +2,13 @@
 
 An instruction that depends on its own address is re-encoded:
 
-- memory operands relative to rip: the displacement is adjusted; if it does not reach (a per-CPU
-  variable: gs:[rip + x] means a small address that wraps round), the absolute address is encoded if
-  it fits 32 bits sign-extended;
+- a memory operand relative to rip gets a new displacement. If the operand is too far away for that,
+  its absolute address is encoded, if this fits in 32 bits sign-extended. Per-CPU variables need
+  this: gs:[rip + x] wraps round to a small address;
 - short and near jumps and conditional jumps become near jumps; jrcxz and loop exist only as short
   jumps, so they lead to a near jump to their target;
-- a call pushes the original return address and jumps. An indirect call through memory based on rsp
-  reads 8 bytes further up, because the push comes first.
+- a call becomes a push of the original return address and a jump. If the call is indirect through
+  memory based on rsp, the jump reads 8 bytes further up, because the push comes first.
 
 refuse.py decides which instructions are not displaced. Source: Intel SDM volume 2.
 """
@@ -120,8 +120,8 @@ def _move(parsed: Amd64Instruction, address: int, to: int, onward: Onward) -> Mo
 
 
 def _move_branch(parsed: Amd64Instruction, after: int, to: int, onward: Onward) -> Moved | Refused:
-    """Return the displaced code of a direct branch, without its segment prefixes: they are hints,
-    or padding.
+    """Return the displaced code of a direct branch. It has no segment prefixes, because on a branch
+    these are only hints or padding.
 
     Args:
         after: address after the original.
@@ -176,8 +176,8 @@ def _move_indirect(parsed: Amd64Instruction, after: int, to: int) -> Moved | Ref
 
 
 def _raise_rsp(parsed: Amd64Instruction) -> bytes | Refused:
-    """Return an indirect jump with 8 added to the displacement of its rsp-based operand, because
-    the displaced call has pushed a return address before."""
+    """Return the bytes of an indirect jump through memory based on rsp, with 8 added to its
+    displacement. The jump stands for a call that has pushed a return address of 8 bytes before."""
     if ADDRESS_SIZE in parsed.prefixes:
         return Refused("a call through memory at a 32-bit stack address")
     at = parsed.modrm_at + 2  # after ModRM and SIB

@@ -1,10 +1,11 @@
 """Search for possible addresses of jump tables (of switch statements) in amd64 code.
 
-Position-independent code makes the address of a table by lea, relative to rip; the table's entries
-are 32-bit distances from the table. Other code uses the address as a displacement; the table's
-entries are whole addresses, with an index scaled by 8 (GCC's and LLVM's i386 back ends:
-ASM_OUTPUT_ADDR_DIFF_ELT and ASM_OUTPUT_ADDR_VEC_ELT; SDM volume 2, section 2.1.5 for the operand).
-Kernels with retpolines are built without jump tables for switch, and have only arrays of labels.
+Position-independent code makes the address of a table by lea, relative to rip. The entries of such
+a table are 32-bit distances from the table. Other code has the table's address as the displacement
+of a memory operand, with an index scaled by 8; the entries are whole addresses (GCC's and LLVM's
+i386 back ends: ASM_OUTPUT_ADDR_DIFF_ELT and ASM_OUTPUT_ADDR_VEC_ELT; SDM volume 2, section 2.1.5
+for the operand). Kernels with retpolines are built without jump tables for switch, and have only
+arrays of labels.
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ def table_starts(code: bytes, address: int) -> U64:
 
 
 def may_make_tables(columns: Columns) -> Bools:
-    """Return a mask of the instructions that jump_tables() needs: those in which some byte could be
-    lea's opcode, or the ModRM byte of an operand with an index times 8 and no base."""
+    """Return a mask of the instructions that jump_tables() must look at. They have two neighbouring
+    bytes that look like a lea relative to rip, or like the ModRM and SIB of an operand with an
+    index times 8 and no base."""
     code = columns.code
     lea = (code[:, :-1] == _LEA) & (code[:, 1:] & 0xC7 == 0x05)
     scaled = (code[:, :-1] & 0xC7 == RSP) & (code[:, 1:] & 0xC7 == 0xC0 | _NO_BASE)

@@ -12,9 +12,9 @@ is not realigned: clauses are compiled without vector registers and with 8-byte 
 
 If clauses may change registers (regs[R_RAX] = 1), these registers are loaded from the frame after
 the calls. If clauses may choose where control goes (CallBody.exits), they store the number of an
-exit in the frame. After the calls, code for each exit compares the number, restores everything as
-the code before the displaced instruction does, and leaves by a jump or, to return from the
-function, by ret.
+exit in the frame. After the calls comes code for each exit. If the number in the frame is its own,
+it restores everything and leaves: by ret for the exit that returns from the function, otherwise by
+a jump.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def _exit(at: int, chosen: Exit, end: bytes) -> bytes:
 
 
 def _lowest(slots: frozenset[int]) -> int:
-    """Return the lowest slot that a frame must have: the lowest of the slots that every frame fills
-    by push and of `slots`, which are to be filled as well."""
+    """Return the lowest slot of a frame in which `slots` are filled. Every frame also has the slots
+    that are filled by push."""
     return min((*(slots - r.PUSHED), r.LOWEST_PUSHED))
 
 

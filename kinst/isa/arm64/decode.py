@@ -47,11 +47,11 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
 
 
 def unskippable(code: bytes, address: int) -> str:
-    """Return, in words for the user, why D's skip() may not leave out an instruction: it changes
-    the stack pointer, or it is not known. "" if skip() may leave it out.
+    """Return, in words for the user, why D's skip() may not leave out an instruction: the
+    instruction changes the stack pointer, or is not known. Return "" if skip() may leave it out.
 
-    This function searches the instruction's text. An instruction that changes the stack pointer has
-    sp as its first operand, or as the base of an address that is written back, or is msr spsel.
+    An instruction changes the stack pointer if its text has sp as the first operand, or sp as the
+    base of an address that is written back, or if it is msr spsel.
     """
     text = text_of(code, address)
     if not text:

@@ -38,8 +38,8 @@ def inline(work: SiteWork, to: int, frame: Callable[[int], bytes]) -> bytes:
     saved registers, then the calls.
 
     Args:
-        frame: takes an address, and returns the code there that does the calls inside a frame; its
-            length is the same at any address; raises OutOfReach.
+        frame: function that takes an address, and returns the code for that address that makes the
+            calls inside a frame. The code has the same length at any address. Raises OutOfReach.
     """
     snippets = work.snippets
     if not snippets:
@@ -147,9 +147,8 @@ class _Arm64Saved:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Return a branch that skips the next `distance` bytes if the guard's predicate is true, not if
-    it is false. The guard's code must come directly before the branch, which tests its result.
-    """
+    """Return a branch that skips the next `distance` bytes if the guard's predicate is true. The
+    branch must come directly after the guard's code, because it tests that code's result."""
     test = e.branch_zero if guard.zero else e.branch_not_zero_x
     return test(RESULT, e.SIZE + distance)
 

@@ -98,9 +98,9 @@ class Arm64(Isa):
             return None
 
     def leave_patch(self, at: int, to: int) -> bytes:
-        """Return a jump to a site at `to`. Unplanting writes it over the start of the site's
-        trampoline, at `at`, so that threads leave a chain there.
-        """
+        """Return a jump from the address `at`, where a site's trampoline starts, to the site at
+        `to`. Unplanting writes the jump over the start of the trampoline, so that threads leave the
+        chain there."""
         return encode.branch(at, to)
 
     def trampoline(

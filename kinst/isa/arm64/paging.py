@@ -50,8 +50,9 @@ _USER_MODE = 0  # of PSTATE.M[3:2]: EL0
 def _refuse_el2(registers: Mapping[str, int]) -> None:
     """Raise TargetError for a kernel at EL2 (Virtualization Host Extensions; DDI 0487, D8.1).
 
-    In the code of such a kernel, the names TTBR1_EL1 and TPIDR_EL1 mean registers of EL2; a stub
-    shows the registers of EL1, which belong to a virtual machine of that kernel.
+    Such a kernel has its page tables and per-CPU base in registers of EL2, which its code calls
+    TTBR1_EL1 and TPIDR_EL1. But a stub shows the registers of EL1, which belong to a virtual
+    machine of that kernel.
     """
     if registers.get("HCR_EL2", 0) & _EL2_HOST:
         raise TargetError(
@@ -99,13 +100,13 @@ class Arm64Paging(Paging):
     FREE_IN_NEW_TABLES = True  # with KASLR the image may lie at the edge of a gigabyte
 
     def root_of(self, registers: Mapping[str, int]) -> Root:
-        """Return the root of the kernel's page tables, by TTBR1_EL1. If TTBR1_EL1 has user mode's
-        table (KPTI), which maps nothing but the entry to the kernel, the kernel's own table is
+        """Return the root of the kernel's page tables, by TTBR1_EL1. In user mode under KPTI,
+        TTBR1_EL1 has a table that maps only the entry to the kernel; the kernel's own table is
         returned instead.
 
         Raises:
-            TargetError: the stub gives no system registers, entries are those of 52-bit addresses,
-                or the kernel runs at EL2.
+            TargetError: the stub gives no system registers, page table entries have addresses of 52
+                bits, or the kernel runs at EL2.
         """
         _refuse_el2(registers)
         try:
@@ -141,22 +142,24 @@ class Arm64Paging(Paging):
         return bool(registers.get("SCTLR", registers.get("SCTLR_EL1", 0)) & _MMU)
 
     def find_text(self, read: Read, root: Root, image: tuple[int, int]) -> int:
-        """Return the address of the kernel's text. Between the two addresses `image`, modules may
-        be mapped as well as the kernel, so the text is the longest executable range there. Raises
-        TargetError if no range is executable."""
+        """Return the address of the kernel's text: the start of the longest executable range
+        between the two addresses `image`. Shorter executable ranges there are modules.
+
+        Raises TargetError if no range is executable.
+        """
         ranges = list(self.executable_ranges(read, root, image))
         if not ranges:
             raise no_text()
         return max(ranges, key=lambda each: each[1] - each[0])[0]
 
     def leaf_entry(self, physical: int, like: Leaf) -> int:
-        """Return a page table entry that maps a physical address, cached and global as the mapping
-        `like` is, and executable for the kernel only.
+        """Return a page table entry that maps a physical address, executable for the kernel only.
+        It is cached and global as `like` is, which maps the kernel's code.
 
         Raises:
-            TargetError: the kernel guards its branch targets (BTI), as `like`, a mapping of its
-                code, shows. In such a kernel the paciasp at a function's start is a branch target,
-                which a probe must not replace.
+            TargetError: the kernel guards its branch targets (BTI), as `like` shows. In such a
+                kernel the paciasp at a function's start is a branch target, which a probe must not
+                replace.
         """
         if like.entry & GUARDED:
             raise TargetError(

@@ -3,11 +3,12 @@
 An instruction that depends on its own address is rewritten:
 
 - b goes directly to its target; bl and blr put the original return address into x30 first;
-- a conditional branch reaches only 1 MB or 32 KB, so it leads to a b, which goes to its target; or,
-  with the opposite condition, it leads over this b;
+- a conditional branch reaches only 1 MB or 32 KB, so a b goes to its target. The branch leads to
+  this b or, with the opposite condition, over it;
 - adr and adrp make the original's address, in as many instructions as it takes;
-- ldr literal makes the address in the register that it loads or, if that is no general register
-  (SIMD, prfm), in x16, which is saved on the stack meanwhile.
+- ldr literal becomes code that makes the address in a register, and a load from there. The address
+  is made in the register that is loaded. If that is no general register (SIMD, prfm), it is made in
+  x16, which is saved on the stack meanwhile.
 
 refuse.py decides which instructions are not displaced. Source: Arm Architecture Reference Manual
 (DDI 0487), C6.
@@ -84,8 +85,8 @@ def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Move
 
 
 def _is_unprivileged_load(code: bytes) -> bool:
-    """Return whether an instruction is an ldtr*. (capstone does not decode those whose
-    destination is also the base register: C4.1, "Load/store register (unprivileged)".)"""
+    """Return whether an instruction is an ldtr*. capstone does not decode an ldtr* whose
+    destination is also its base register (C4.1, "Load/store register (unprivileged)")."""
     word = int.from_bytes(code, "little")
     size, opc = word >> 30, word >> 22 & 3
     kind = opc == 1 or (opc == 2 and size < 3) or (opc == 3 and size < 2)

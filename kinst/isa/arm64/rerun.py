@@ -3,27 +3,27 @@ load-exclusive and its store-exclusive, or the store-exclusive itself, can be pl
 
 A probe's work there clears the mark that the load-exclusive made. But a sequence may always be
 started again, since it changes nothing but registers until the store is done. So the trampoline of
-such an instruction first does the probe's work. It then runs a copy of the instructions from the
-load-exclusive up to the site, which makes a new mark, and the displaced instruction. It continues
-after the original instruction:
+such an instruction first does the probe's work. Then it runs copies of the instructions from the
+load-exclusive up to the site, which make a new mark. Then it runs the displaced instruction, and
+goes back:
 
     work; copy of ldxr; copies of the instructions between; displaced instruction; branch back
 
-What runs after the trampoline (the original text or the next trampoline) finds the same state as if
-the load-exclusive had run only now, under these conditions (refusal()):
+The code after the trampoline must find the state that it would find if the load-exclusive had run
+only now. This is so under these conditions (refusal()):
 
 - the only path to the instruction leads directly from the load-exclusive: no branch of the function
   enters between (a compiled asm statement has one entry);
 - the code that runs again is the load-exclusive, arithmetic on general registers, and conditional
   branches out: no memory, no system register, no call;
 - this code changes no register and no flag that it has read before, so it finds its inputs again;
-- after the first branch in this code, no instruction of this code writes a register. So if the
-  second run, which reads newer memory, takes a branch that the first run did not take, the
-  registers are those of a first run that took this branch.
+- after the first branch in this code, no instruction of this code writes a register. The second
+  run reads newer memory, and may take a branch that the first run did not take. Then the registers
+  are what they would be if the first run had taken this branch.
 
-If only the second run takes a branch, the probe has fired, but its instruction does not run in this
-pass through the sequence. Such a pass is like one whose store fails: the code does not use the
-values that the probe has seen in regs[].
+If only the second run takes a branch, the probe has fired although its instruction does not run.
+This is as if the store had failed: the code does not use the values that the probe has seen in
+regs[].
 
 Source: Arm Architecture Reference Manual (DDI 0487), B2.9 "Synchronization and semaphores" for the
 sequences, C4.1 for the encodings.
@@ -195,8 +195,8 @@ def displace(rerun_prefix: bytes, code: bytes, address: int, to: int) -> Relocat
     the one instruction `code` at `address`, or the reason why it cannot be made.
 
     Args:
-        rerun_prefix: the instructions directly before `code`, from a load-exclusive on, for which
-            refusal() returned "".
+        rerun_prefix: the instructions directly before `code`, from a load-exclusive on. They must
+            be able to run again (refusal()).
     """
     start, copied, leaving = address - len(rerun_prefix), b"", list[tuple[int, int]]()
     for offset in range(0, len(rerun_prefix), e.SIZE):

@@ -1,15 +1,15 @@
 """Search for arm64 instructions that cannot be planted because of other instructions near them.
 
-A load-exclusive marks memory; the store-exclusive that follows writes the memory only if nothing
-happened between the two: no other exclusive access, no exception. A probe's work between the two
-clears the mark, and a loop around them would never end (DDI 0487, B2.9 "Synchronization and
-semaphores"). wfe and wfet also wait until the mark of a load-exclusive is cleared. An instruction
-between a load-exclusive and its store-exclusive can be planted only if the sequence can run again
-after the probe's work (rerun.py).
+A load-exclusive marks memory. The store-exclusive that follows writes the memory only if the mark
+is still there: another exclusive access or an exception clears it (DDI 0487, B2.9 "Synchronization
+and semaphores"). A probe's work between the two clears the mark, too. Then a loop that repeats both
+until the store succeeds would never end. wfe and wfet also wait until the mark of a load-exclusive
+is cleared. An instruction between a load-exclusive and its store-exclusive can be planted only if
+the sequence can run again after the probe's work (rerun.py).
 
-The load-exclusive itself can be planted: the probe's work comes before its displaced copy, and
-between the copy and the next instruction there is one direct branch, which the manual allows. But a
-debugger that steps over it takes an exception, which clears the mark.
+The load-exclusive itself can be planted. The probe's work comes before its displaced copy; between
+the copy and the next instruction there is one direct branch, which the manual allows. But a
+debugger cannot step over a load-exclusive: a step ends with an exception, which clears the mark.
 
 Tested by tests/isa/arm64/test_rerun.py.
 """
@@ -51,9 +51,15 @@ _PLAIN, _LOAD, _END, _SETS_EVENT = range(4)
 
 
 def _exclusive(word: int) -> int:
-    """Return how an instruction acts on the mark of a load-exclusive: _LOAD (makes it), _END
-    (clears it or waits for that: store-exclusive, clrex, wfe, wfet), _SETS_EVENT (sevl) or
-    _PLAIN."""
+    """Return how an instruction acts on the mark of a load-exclusive.
+
+    Returns:
+        _LOAD: it makes the mark.
+        _END: it clears the mark or waits until the mark is cleared (store-exclusive, clrex, wfe,
+            wfet).
+        _SETS_EVENT: it is sevl, so that the next wfe does not wait.
+        _PLAIN: it is another instruction.
+    """
     if word & 0xBFA00000 == 0x89000000:  # ldtxr, ldatxr, sttxr, stltxr
         return _LOAD if word & 1 << 22 else _END
     if word & 0x3F800000 == 0x08000000 and (not word & 1 << 21 or word >> 31):
@@ -103,9 +109,11 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
 
 
 def rerun_starts(instructions: Sequence[Instruction]) -> Mapping[int, int]:
-    """Return the instructions of a function for which a trampoline must run a load-exclusive and
-    the instructions after it again (rerun.py): a map from the address of each such instruction to
-    the address of its load-exclusive."""
+    """Return the instructions of a function that can be planted only if their trampolines run the
+    instructions from a load-exclusive on again (rerun.py).
+
+    The result maps the address of each such instruction to the address of its load-exclusive.
+    """
     addresses, words = _columns(instructions)
     sequences = _sequences(addresses, words.tobytes())
     return {address: load for address, (load, why) in sequences.items() if not why}
@@ -122,12 +130,13 @@ def _sequences(addresses: tuple[int, ...], code: bytes) -> Mapping[int, tuple[in
     """Return the instructions of a function at which a probe's work would clear a load-exclusive's
     mark.
 
-    The result maps the address of each such instruction to (address of the load-exclusive, why the
-    sequence from the load-exclusive on cannot run again, or "").
+    The result maps the address of each such instruction to a pair: the address of the
+    load-exclusive, and why the sequence from there on cannot run again. The reason is "" if the
+    sequence can run again.
 
     Args:
-        addresses: of the function's instructions.
-        code: their bytes, one after another.
+        addresses: addresses of the function's instructions.
+        code: bytes of the instructions, one after another.
     """
     encoded = np.frombuffer(code, "<u4")
     exclusive = np.flatnonzero(encoded & _TOP_MASK << 24 == _TOP_EXCLUSIVE << 24).tolist()
@@ -150,8 +159,9 @@ def unsteppable(code: bytes) -> str:
 
 
 def _inside_sequence(words: Mapping[int, int], load: int) -> set[int]:
-    """Return the addresses of the instructions on a path from a load-exclusive to an instruction
-    that ends its sequence; the ending instruction is included, the load-exclusive is not.
+    """Return the addresses of the instructions of a sequence: those on the paths from a
+    load-exclusive to an instruction that clears its mark or waits for that. The load-exclusive
+    itself is left out.
 
     Args:
         words: encodings of the function's instructions, by address.

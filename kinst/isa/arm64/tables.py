@@ -94,8 +94,9 @@ def _of_jump(
 
 
 def _written(register: int, before: int, words: Mapping[int, int]) -> int:
-    """Return the address of the last instruction in front of the address `before` that may write a
-    register; 0 if no instruction does. The search goes back by address, and ignores branches.
+    """Return the address of the last instruction before the address `before` that may write a
+    register; 0 if no instruction does. "Last" is by address: the search passes over branches and
+    does not follow them.
 
     Args:
         words: encodings of the function's instructions, by address.
@@ -152,8 +153,8 @@ def _is_branch(word: int, address: int) -> bool:
 
 
 def _leading_to(load: int, words: Mapping[int, int]) -> list[int]:
-    """Return the addresses of the branches to the start of the basic block that contains a load.
-    The block starts after the last branch in front of the load.
+    """Return the addresses of the branches (b and b.cond) to the start of the code that leads
+    straight to a load. That start is the instruction after the last branch before the load.
 
     Args:
         load: address of the load.

@@ -1,15 +1,16 @@
 """Code of a whole arm64 trampoline: the probe's work, then the displaced instruction, then the jump
 back.
 
-inline.py makes work that needs no frame. A call saves what the called code may change (LLVM's
-preserve_mostcc on AArch64: x0 to x8, x16, x17 and, by the call, x30; x18 is never changed), and
-what the clauses read. The stack pointer is 16-byte aligned at every instruction of the kernel
-(SCTLR_EL1.SA), and so is the frame.
+inline.py makes work that needs no frame. A call saves the registers that the clauses read, and
+those that the called code may change: x0 to x8, x16 and x17 (LLVM's preserve_mostcc on AArch64),
+and x30, which the call itself changes. x18 is never changed. The stack pointer is 16-byte aligned
+at every instruction of the kernel (SCTLR_EL1.SA), and so is the frame.
 
 Registers that clauses change are loaded from the frame after the calls. If clauses choose an exit
-(CallBody.exits), they store its number in the frame. After the calls, code for each exit compares
-the number, restores everything and leaves by a branch or, to return from the function, by ret:
-x30 has the return address, since only a function's first instruction has such an exit.
+(CallBody.exits), they store its number in the frame. After the calls comes code for each exit. If
+the number in the frame is its own, it restores everything and leaves: by ret for the exit that
+returns from the function, otherwise by a branch. For ret, x30 has the return address, since only a
+function's first instruction has such an exit.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def trampoline(
 
     Args:
         bodies: the work, in order.
-        rerun_prefix: the instructions before the site's instruction, from a load-exclusive on, that
-            run again between the work and the displaced instruction (rerun.py), or b"".
+        rerun_prefix: instructions to run again after the work: those from a load-exclusive up to
+            the site's instruction (rerun.py); b"" if there are none.
         onward: where control goes on after the displaced instruction.
     """
     work = _work(site, to, bodies)
@@ -100,8 +101,8 @@ def _end(written: frozenset[int]) -> bytes:
     """Return code that restores the registers and removes the frame.
 
     Args:
-        written: slots that clauses may change. Their registers are loaded from the frame in
-            addition to those that every frame saves.
+        written: slots that clauses may change. The code loads the registers of these slots from the
+            frame, and the registers that every frame saves.
     """
     code = e.load(0, e.SP, 8 * r.PSTATE_SLOT)
     code += e.write_system(e.NZCV, 0) + e.write_system(e.DAIF, 0)

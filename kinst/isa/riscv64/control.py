@@ -61,9 +61,9 @@ def flow(code: bytes, address: int) -> Flow:
 
 
 def pair_flow(first: Instruction, second: Instruction) -> Flow | None:
-    """Return the flow of a jalr whose register is set by the auipc directly before it (a call or a
-    jump to a known address, the psABI's `call` and `tail`); None if the two instructions are not
-    such a pair."""
+    """Return the flow of an auipc and the jalr directly after it that jumps by the auipc's
+    register: a call of or a jump to a known address (the psABI's `call` and `tail`). Return None if
+    the two instructions are not such a pair."""
     high, jump = p.parse(first.code), p.parse(second.code)
     if high is None or jump is None or high.kind != p.AUIPC or jump.kind != p.JALR:
         return None
@@ -98,12 +98,12 @@ _LOWER = 0xFFF
 
 
 def returns_of(code: bytes, address: int, target: int) -> list[int]:
-    """Return the return addresses of direct calls of `target` in code (jal, or auipc and jalr
-    through one register), ascending. Some may be no calls: their bytes are inside other
-    instructions.
+    """Return the return addresses of direct calls of `target` in code, ascending. Such a call is a
+    jal, or an auipc and a jalr through one register. Some results may be wrong: bytes inside other
+    instructions can look like a call.
 
     Args:
-        address: of the code.
+        address: address of the code.
     """
     halves = np.frombuffer(code, "<u2", len(code) // 2).astype(np.int64)
     if len(halves) < 2:

@@ -301,10 +301,11 @@ class _Operand:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """An encoding: the words that equal `match` under `mask`, and the registers that they read and
-    write.
+    """An encoding, and the registers that its words read and write.
 
     Attributes:
+        mask: the fixed bits of the encoding.
+        match: values of the fixed bits; a word has this encoding if word & mask == match.
         operands: fields that name registers.
         reads: mask of registers that every word of the encoding reads.
         writes: mask of registers that every word of the encoding writes.

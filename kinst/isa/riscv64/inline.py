@@ -10,8 +10,7 @@ are.
     ask      if the guard of any call holds, go to `call`
     look up  for a counter at a computed offset (IndexedBody): if its guard holds, compute the
              offset by a snippet, and add 1; go to `call` if the snippet finds no counter
-    restore; run the code that the argument `end` of inline() makes; go on to the displaced
-    instruction
+    restore, run the code `end` (an argument of inline()), and go on to the displaced instruction
     call:    restore, and make all calls inside a frame
 
 Tested by tests/codegen/test_snippets.py.
@@ -37,10 +36,10 @@ def inline(work: SiteWork, to: int, end: _Maker, frame: _Maker) -> bytes:
     needs no frame of saved registers, then the calls.
 
     Args:
-        end: takes an address, and returns the code there that ends every path on which no call is
-            made; its length is the same at any address; raises OutOfReach.
-        frame: takes an address, and returns the code there that does the calls inside a frame; its
-            length is the same at any address; raises OutOfReach.
+        end: function that takes an address, and returns the code for that address that ends each
+            path without calls. The code has the same length at any address. Raises OutOfReach.
+        frame: function that takes an address, and returns the code for that address that makes the
+            calls inside a frame. The code has the same length at any address. Raises OutOfReach.
     """
     kept = _Riscv64Saved.by(work.snippets, bool(work.inline or work.indexed))
     code = kept.save
@@ -134,9 +133,8 @@ def _branch(test: int, distance: int) -> bytes:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Return a branch that skips the next `distance` bytes if the guard's predicate is true, not if
-    it is false. The guard's code must come directly before the branch, which tests its result.
-    """
+    """Return a branch that skips the next `distance` bytes if the guard's predicate is true. The
+    branch must come directly after the guard's code, because it tests that code's result."""
     return _branch(_EQUAL if guard.zero else _NOT_EQUAL, distance)
 
 

@@ -125,9 +125,9 @@ class Riscv64(Isa):
         return jump + encode.C_NOP * ((len(code) - len(jump)) // len(encode.C_NOP))
 
     def leave_patch(self, at: int, to: int) -> bytes:
-        """Return the no-operation that unplanting writes over the jump at the start of a
-        trampoline, so that threads leave a chain there: the code after that jump leads back to the
-        site (trampoline.py)."""
+        """Return a no-operation. Unplanting writes it over the jump at the start of a head, a
+        trampoline with Onward.head. The code after that jump leads back to the site
+        (trampoline.py), so threads leave the chain there."""
         return encode.NOP
 
     def trap_patch(self, size: int) -> bytes:

@@ -2,19 +2,22 @@
 before they are read.
 
 A jump that reaches a trampoline takes two instructions and changes a register. That register must
-be dead there: on every path that control can take from the instruction, within its function, it is
-written before it is read, or the function returns. After a return the caller may read a result, a
-register that calls preserve (RISC-V psABI, "Integer Register Convention") or, if the compiler has
-analysed the function, any register that the function leaves alone. So only registers that the
-function itself writes somewhere are candidates. GCC does not analyse functions (-fipa-ra) that
-begin with space for a tracer's call (toplev.cc, process_options: function_entry_patch_area_size).
-That space is two nops, or an auipc and a nop; the nop may become the jalr of that auipc at any
-time, and a jalr reads its register.
+be dead where the jump is planted. On every path from there, it is written before it is read, or the
+function returns.
 
-A called function reads its arguments; nothing is assumed about whether it preserves a temporary. A
-call that a compiler has put last in a function, such as that of the stack protector, does not
-return: there is nothing to return to. Jumps out of the function, and unknown instructions, read
-everything; encodings.py has what the other instructions read and write.
+After a return the caller may read a result or a register that calls preserve (RISC-V psABI,
+"Integer Register Convention"). If the compiler has analysed the function (GCC's -fipa-ra), the
+caller may also read any register that the function leaves alone. So only registers that the
+function itself writes are candidates.
+
+GCC does not analyse functions that begin with space for a tracer's call (toplev.cc,
+process_options: function_entry_patch_area_size). The space is two nops, or an auipc and a nop. At
+any time, this nop may become a jalr that reads the auipc's register. Functions with such space are
+a compiler's: if the last instruction is a call, such as that of the stack protector, it does not
+return.
+
+A called function reads its arguments, and may preserve any temporary. Jumps out of the function and
+unknown instructions read all registers. encodings.py has what other instructions read and write.
 """
 
 from __future__ import annotations
@@ -85,8 +88,7 @@ def dead_registers(instructions: Sequence[Instruction], flows: Sequence[Flow]) -
 
 
 def _is_room_for_call(instructions: Sequence[Instruction]) -> bool:
-    """Return whether a function begins with an auipc and a nop that are not part of its code: space
-    for a tracer's call."""
+    """Return whether a function begins with space for a tracer's call: an auipc and a nop."""
     if len(instructions) < 2 or instructions[1].code != NOP or len(instructions[0].code) != 4:
         return False
     return int.from_bytes(instructions[0].code, "little") & 0x7F == _AUIPC
@@ -106,9 +108,9 @@ def _successors(
     index: dict[int, int],
     instructions: Sequence[Instruction],
 ) -> tuple[list[int], int]:
-    """Return where control may go from an instruction, as (indexes, mask). The indexes are those of
-    the instructions of the function. The mask has the registers that may be read if control leaves
-    the function.
+    """Return where control may go from an instruction: (indexes of instructions in the function,
+    mask of registers). The mask has the registers that may be read if control leaves the function;
+    it is 0 if control stays in the function.
 
     Args:
         k: index of the instruction.

@@ -41,8 +41,8 @@ class Riscv64Instruction:
         kind: COPY, AUIPC, ..., UNKNOWN.
         word: the encoding, of 16 bits for a compressed instruction.
         size: bytes.
-        imm: the number in the instruction, in bytes. JAL and BRANCH jump so far from their own
-            address; AUIPC adds the number to its address, JALR to rs1.
+        imm: the number in the instruction, in bytes. JAL and BRANCH jump to their own address +
+            imm, JALR to rs1 + imm. AUIPC sets rd to its own address + imm.
     """
 
     kind: str
@@ -64,8 +64,8 @@ class Riscv64Instruction:
 
 def size_at(code: bytes, at: int) -> int:
     """Return the size in bytes of the instruction at an offset of code, by its lowest bits. Return
-    0 if it is cut short or longer than 32 bits, since the specification does not consider those
-    lengths frozen."""
+    0 if the instruction is cut short or longer than 32 bits: the specification may still change how
+    longer instructions are marked."""
     low = int.from_bytes(code[at : at + 2], "little")
     size = 2 if low & 3 != 3 else 4 if low & 0x1F != 0x1F else 0
     return size if at + size <= len(code) else 0

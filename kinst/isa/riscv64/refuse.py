@@ -113,12 +113,11 @@ def has_sequences(code: bytes) -> bool:
 
 def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
     """Return the instructions of a function that cannot be planted because of other instructions in
-    it: a map from the address of each to the reason.
+    it, as a map from the address of each to the reason.
 
     If the function writes a register of the trap state (such as sepc) or returns from a trap
-    (sret), these are all its instructions, because a trap at any of them would overwrite that
-    state. Otherwise these are the instructions on every path from an lr to an sc, the lr and the sc
-    included.
+    (sret), none of its instructions can be planted: a trap would overwrite that state. Otherwise,
+    each lr and sc and the instructions on a path from an lr to an sc cannot be planted.
     """
     marks = dict[int, int]()
     for i in instructions:
@@ -164,8 +163,8 @@ def _between(instructions: Sequence[Instruction], marks: Mapping[int, int]) -> s
 
 
 def _reached(starts: Iterable[int], edges: Mapping[int, Sequence[int]], ends: set[int]) -> set[int]:
-    """Return every address that edges lead to from the starts; the search does not go on from the
-    ends.
+    """Return every address that the edges lead to from the starts, in one step or more. The search
+    does not continue after an address in `ends`.
 
     Args:
         edges: addresses that each address leads to.

@@ -4,33 +4,34 @@ An instruction that depends on its own address is rewritten:
 
 - auipc becomes a load of the value that the original would have made;
 - a branch keeps its condition, and each of its two successors is reached by code of its own;
-- a call loads the original return address into its link register first; if the call also jumps by
-  that register, the target is saved first: in a dead register, or in sepc, from which sret
-  jumps to it.
+- a call first loads the original return address into its link register. If the call also jumps by
+  this register, the target is saved before that: in a dead register for a jalr, or in sepc for an
+  sret.
 
 refuse.py decides which instructions are not displaced.
 
-**The way back.** No jump reaches the kernel from a trampoline without a register: jal has 1 MB. If
-a register is known to be dead at the target, and no clause reads it, the way back is auipc and jalr
-(Onward.dead; liveness.py). Otherwise control returns as from a trap: sepc = the address to go to,
-sstatus.SPP = supervisor, sstatus.SPIE = sstatus.SIE, sret. No register changes, and SIE becomes
-what it was. The old values of sepc, SPP and SPIE are lost. If a trap led to the trampoline, it has
-overwritten them already. If a jump led there, the traced function does not need them either:
+**The way back.** A jump from a trampoline to the kernel needs a register, because jal reaches only
+1 MB. If a register is known to be dead at the target, and no clause reads it, the way back is auipc
+and jalr (Onward.dead; liveness.py). Otherwise control returns as from a trap: sepc = the address to
+go to, sstatus.SPP = supervisor, sstatus.SPIE = sstatus.SIE, sret. No register changes, and SIE
+becomes what it was. The old values of sepc, SPP and SPIE are lost. If a trap led to the trampoline,
+it has overwritten them already. If a jump led there, the traced function does not need them either:
 refuse.py makes sure that a trap may interrupt the function at any time.
-Interrupts are off from the reading of sstatus to sret, so that no other trap comes between; two
+
+Interrupts are off from the reading of sstatus to sret, so that no other trap comes between. Two
 registers are saved below the stack pointer, where the ABI has nothing (RISC-V psABI, "Integer
 Calling Convention"). A second breakpoint, as in the paper on FreeBSD's kinst, would do the same by
 the kernel's trap handler, at thirty times the cost.
 
 **The short way back.** Every instruction that accesses a control and status register is slow, most
-of all on emulators. After a probe's work interrupts are off anyway, and an instruction that cannot
-fault and does not see sstatus may run with interrupts off. For such an instruction, sepc and
-sstatus are set before it, while registers are still free, and only sret comes after it
-(return_to(), quietly()).
+of all on emulators. After a probe's work interrupts are off anyway. They stay off during the
+displaced instruction if it cannot fault and does not see sstatus. Then sepc and sstatus are set
+before this instruction, while registers are still free, and only sret comes after it (return_to(),
+quietly()).
 
-**No way back.** If the next instruction is planted as well, control goes on in its trampoline
-(patch/chains.py), which a jal reaches or which lies directly after. That leaves sepc and sstatus
-alone; the trap that came into the chain has overwritten them as above.
+**No way back.** If the next instruction is planted as well, control goes on in that instruction's
+trampoline (patch/chains.py), which lies directly after or is in reach of a jal. Such a step leaves
+sepc and sstatus alone.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 
 def is_linked(code: bytes, address: int, onward: Onward) -> bool:
-    """Return whether a displaced instruction needs no sret on at least one of its paths. It needs
-    none if the next instruction on that path has a trampoline, or if a register is dead there, so
-    that a jump can use it.
+    """Return whether control can leave a displaced instruction without an sret, on at least one
+    path. It can if the next instruction on that path has a trampoline, or if a register is dead
+    there, which a jump can use.
 
     Args:
         code: the original instruction.
@@ -97,13 +98,14 @@ def is_linked(code: bytes, address: int, onward: Onward) -> bool:
 
 
 def _go_on(at: int, original: int, onward: Onward, what: str = "the way back") -> bytes:
-    """Return code for the address `at` by which control continues with an instruction: in the
-    instruction's trampoline if it has one, otherwise at `original`, its original address.
+    """Return code for the address `at` that leads to an instruction: to its trampoline if it has
+    one, otherwise to its original address.
 
-    The trampoline is needed because the bytes at `original` may be inside a jump that leads
-    elsewhere.
+    If the instruction has a trampoline, the bytes at its original address may be inside a jump that
+    leads elsewhere.
 
     Args:
+        original: original address of the instruction.
         onward: trampolines of planted instructions, and registers that are dead at instructions.
         what: the code's purpose, for the message of OutOfReach.
     """
@@ -163,14 +165,15 @@ def _move(
 
 
 def quiet_sepc(code: bytes, address: int) -> int | None:
-    """Return the address to put into sepc before an instruction that takes the short way back: it
-    runs with interrupts off, after the code of return_to(), and then sret goes to the address in
-    sepc. None if the instruction cannot take the short way back.
+    """Return the address that sepc must have before an instruction, if the instruction can take the
+    short way back (see the module's docstring); otherwise None.
 
-    Arithmetic instructions can take it, and so can loads and stores relative to the stack pointer
-    (which cannot fault, since the trampoline uses the stack itself), and direct jumps and branches.
-    The address for sepc is the target of a jal; for other instructions, branches included, it is
-    the address of the next instruction.
+    Arithmetic instructions, direct jumps and branches can take the short way back. So can loads and
+    stores relative to the stack pointer: they cannot fault, since the trampoline uses the stack
+    itself.
+
+    The address is the target of a jal. For other instructions, branches included, it is the address
+    of the next instruction.
     """
     parsed = p.parse(code)
     if parsed is None or refusal(parsed):
@@ -197,13 +200,12 @@ def _plain(parsed: p.Riscv64Instruction) -> bool:
 
 @refuses_out_of_reach
 def quietly(code: bytes, address: int, to: int) -> Relocated | Refused:
-    """Return code for the address `to` with the effect of an instruction, for a trampoline that has
-    prepared its way back already: before this code, it has set sepc and sstatus (return_to()). The
-    code runs with interrupts off, and ends with sret, which leaves the trampoline.
+    """Return code for the address `to` with the effect of an instruction that takes the short way
+    back. The code runs with interrupts off, after the code of return_to(). It ends with sret, which
+    leaves the trampoline.
 
     Args:
-        code: the original instruction: arithmetic, a load or store relative to the stack pointer, a
-            direct jump or a branch. For other instructions, quiet_sepc() returns None.
+        code: the original instruction, which can take the short way back (quiet_sepc()).
         address: address of the original instruction.
     """
     parsed = p.parse(code)
@@ -220,11 +222,11 @@ def quietly(code: bytes, address: int, to: int) -> Relocated | Refused:
 
 
 def return_to(at: int, target: int) -> bytes:
-    """Return code for the address `at` that sets sepc to `target`, and sstatus so that a later sret
-    goes there.
+    """Return code for the address `at` that prepares a later sret to `target`: it sets sepc and
+    sstatus.
 
-    Interrupts must be off, and t0 must hold sstatus as it is to be after the sret. The code changes
-    t0 and t1.
+    Interrupts must be off. t0 must hold the value that sstatus is to have after the sret. The code
+    changes t0 and t1.
     """
     code = _set_status(e.T1, e.T0)
     return (
@@ -233,16 +235,17 @@ def return_to(at: int, target: int) -> bytes:
 
 
 def _go_to(at: int, target: int) -> bytes:
-    """Return code for the address `at` that goes by sret to `target` instead of the address that
-    return_to() has set."""
+    """Return code for the address `at` that goes to `target` by sret, after return_to() has
+    prepared an sret to another address. The code changes no register."""
     code = e.addi(e.SP, e.SP, -_ROOM) + e.c_sdsp(e.T0, 0)
     code += e.load_address(e.T0, at + len(code), target, _TARGET) + e.csr_write(e.SEPC, e.T0)
     return code + e.c_ldsp(e.T0, 0) + e.addi(e.SP, e.SP, _ROOM) + e.SRET
 
 
 def _set_status(temporary: int, status: int) -> bytes:
-    """Return code that sets sstatus = status with three exceptions: interrupts stay off, and a
-    later sret goes to supervisor mode and sets SIE as it is in status.
+    """Return code that prepares sstatus for a later sret. Interrupts stay off until the sret, which
+    goes to supervisor mode and turns interrupts on or off as the value in `status` says. Other bits
+    of sstatus become those of the value.
 
     Args:
         temporary: register that the code may change.
@@ -259,8 +262,8 @@ def _set_status(temporary: int, status: int) -> bytes:
 
 
 def load(rd: int, at: int, value: int) -> bytes:
-    """Return code at the address `at` that sets the register rd to the address `value`: code that
-    adds a distance to its own address if `value` is near enough, otherwise code for any constant.
+    """Return code at the address `at` that sets the register rd to `value`. If `value` is near
+    enough, the code adds a distance to its own address; otherwise it builds `value` as a constant.
     """
     try:
         return e.load_address(rd, at, value)
@@ -310,8 +313,8 @@ def _save() -> bytes:
 
 
 def _return_state() -> bytes:
-    """Return code that turns interrupts off, and sets sepc = t0 and sstatus so that a later sret
-    goes there with interrupts as they were. The code changes t0 and t1."""
+    """Return code that turns interrupts off, and prepares a later sret to the address in t0, with
+    interrupts as they were. The code changes t0 and t1."""
     return (
         e.csr_read_clear_bits(e.T1, e.SSTATUS, e.SIE)
         + e.csr_write(e.SEPC, e.T0)

@@ -46,8 +46,8 @@ class RiscvOperation:
         name: an operator ("add", "sll", ...), "load", "store" or "lui".
         rd: number of the register that is written; x0 for a store.
         first: number of the register that is the first operand, or the base of an address.
-        second: number of the register that is the second operand, or is stored; None if the second
-            operand is `imm`, and for a load.
+        second: number of the register that is the second operand or, for a store, is stored. None
+            if no second register is read.
         imm: the number in the instruction; for a load or store, the distance from the base.
         size: bytes of the operands, or of the memory that is loaded or stored.
         is_signed: whether the value from memory is sign-extended.
@@ -67,8 +67,11 @@ def _field(word: int, bit: int, size: int) -> int:
 
 
 def _gathered(word: int, *places: tuple[int, int, int]) -> int:
-    """Return a number made of fields of a word: (lowest bit in the word, bits, lowest bit in the
-    number) each."""
+    """Return a number made of fields of a word.
+
+    Args:
+        places: for each field, (lowest bit in the word, number of bits, lowest bit in the result).
+    """
     return sum(_field(word, bit, size) << to for bit, size, to in places)
 
 

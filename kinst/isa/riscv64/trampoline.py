@@ -1,21 +1,20 @@
 """Code of a whole riscv64 trampoline: the probe's work, then the displaced instruction, then the
 way back.
 
-Counting alone is one amoadd.d for each counter (inline.py makes other work that needs no frame), by
-two registers that are dead at the site or saved around it.
+Counting alone is one amoadd.d for each counter. It uses two registers, which are dead at the site
+or are saved and restored. inline.py makes other work that needs no frame.
 
-A call is in the C convention (LLVM's preserve-most convention on this ISA restores a0 over the
-result). The registers that a C function may change are saved; other registers are saved if the
-clauses read them. Interrupts are off from before the first call until after the last (sstatus.SIE).
-After that they become what they were, or stay off up to the way back if the instruction allows that
-(relocate.py, "The short way back"). The stack is 16-byte aligned at every instruction (RISC-V
-psABI).
+A call is in the C convention, since LLVM's preserve-most convention on this ISA restores a0 over
+the result. The registers that a C function may change are saved; other registers are saved if the
+clauses read them. Interrupts are off (sstatus.SIE) from before the first call until after the last.
+Then they become what they were, but not if the instruction takes the short way back (relocate.py):
+for this they stay off. The stack is 16-byte aligned at every instruction (RISC-V psABI).
 
 Registers that clauses change are loaded from the frame after the calls. If clauses choose an exit
-(CallBody.exits), they store its number in the frame. After the calls, code for each exit compares
-the number, restores everything and leaves by sret or, to return from the function, by ret: ra has
-the return address, since only a function's first instruction has such an exit. A site with exits
-never takes the short way back.
+(CallBody.exits), they store its number in the frame. After the calls comes code for each exit. If
+the number in the frame is its own, it restores everything and leaves: by ret for the exit that
+returns from the function, otherwise by sret. For ret, ra has the return address, since only a
+function's first instruction has such an exit. A site with exits never takes the short way back.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ def trampoline(
     """Return a site's trampoline at the address `to`. It is refused if the instruction cannot be
     displaced, or if something is more than 2 GB away.
 
-    If unplanting must be able to end a chain here (Onward.head), the trampoline begins with a jump
-    over a way back to the site; after unplanting has removed the jump, control takes that way back.
+    A head (Onward.head) begins with a jump over code that leads back to the site. Unplanting
+    removes the jump, so that control runs into that code and leaves the chain.
 
     Args:
         bodies: the site's work, in order.
@@ -84,9 +83,9 @@ def _work(site: Site, to: int, work: SiteWork, sepc: int | None, free: int) -> b
     """Return the code at the address `to` for a site's work.
 
     Args:
-        sepc: the address that sepc must have after the work, or None to leave sepc alone. If an
-            address is given, every path through the code also turns interrupts off and runs the
-            code of relocate.return_to().
+        sepc: what quiet_sepc() returned, if the site takes the short way back (relocate.py). Every
+            path through the code then turns interrupts off and runs the code of return_to().
+            Otherwise None, and the code leaves sepc alone.
         free: mask of the registers that are dead at the site.
     """
 
@@ -108,9 +107,9 @@ def _counts(to: int, bodies: Sequence[CountBody], sepc: int | None, free: int = 
     """Return code at the address `to` that only counts, without guards.
 
     Args:
-        sepc: the address that sepc must have after the code, or None to leave sepc alone. If an
-            address is given, the code also turns interrupts off and runs the code of
-            relocate.return_to().
+        sepc: what quiet_sepc() returned, if the site takes the short way back (relocate.py). The
+            code then turns interrupts off and runs the code of return_to(). Otherwise None, and the
+            code leaves sepc alone.
         free: mask of the registers that are dead at the site.
     """
     increment = choose(free)
@@ -143,9 +142,9 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], sepc: in
 
     Args:
         bodies: the work; at least one body is a call.
-        sepc: the address that sepc must have after the code, or None to leave sepc alone. If an
-            address is given, the code also leaves interrupts off and runs the code of
-            relocate.return_to().
+        sepc: what quiet_sepc() returned, if the site takes the short way back (relocate.py). The
+            code then leaves interrupts off and runs the code of return_to(). Otherwise None, and
+            the code leaves sepc alone.
     """
     use = frame_use(bodies)
     slots = use.slots
@@ -192,7 +191,7 @@ def _exit(at: int, chosen: Exit, end: bytes) -> bytes:
 
 def _fill(at: int, slot: int, site: Site) -> bytes:
     """Return code that stores the value that a register has at the site, in the register's frame
-    slot. Only for slots that not every frame saves. The code may change t0."""
+    slot. The slot must not be one of those that every frame saves. The code may change t0."""
     if slot == r.PC_SLOT:
         return relocate.load(e.T0, at, site.address) + e.c_sdsp(e.T0, 8 * slot)
     if slot == r.SP_SLOT:
