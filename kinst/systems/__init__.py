@@ -53,9 +53,8 @@ class FileRules(Protocol):
         ...
 
     def counterpart(self, name: str) -> str:
-        """Return a hint for the error message if this file has no function `name`: the function
-        that kernels of this system have for the same purpose. Return "" if no such function is
-        known.
+        """Return the function of this system that has the same purpose as a function of another
+        system; "" if none is known. The error message for an unknown function shows it as a hint.
 
         Args:
             name: a function that only another system's kernel has, such as FreeBSD's vm_fault.
@@ -91,8 +90,8 @@ class SystemKind(Protocol):
         ...
 
     def running_build(self, memory: Iterable[bytes]) -> KernelBuild | None:
-        """Return which build of this system's kernel runs on a machine, found in pieces of its
-        memory; None if the memory does not say.
+        """Find out from a machine's memory which build of this system's kernel runs there, and
+        return it; None if the memory does not say.
 
         Args:
             memory: pieces of the machine's memory, in any order.

@@ -1,9 +1,9 @@
 """The system for unknown kernels, with facts from an ELF file and its DWARF only.
 
-Such a kernel has functions, instructions, registers, arguments, source lines, inline functions,
-local variables and types. D's built-in variables for the current thread, process and caller are
-missing, since only a known system says where their values are. kinst writes nothing into it: its
-probes are stop-planted.
+Probes in such a kernel can use functions, instructions, registers, arguments, source lines, inline
+functions, local variables and types. They cannot use D's built-in variables for the current thread,
+process and caller, since kinst does not know where their values are. kinst writes nothing into the
+kernel: all probes are stop-planted.
 
 The loader of kinst.systems finds the value SYSTEM by its name.
 
@@ -108,8 +108,8 @@ def _agreement(
         slide: running address minus linked address.
 
     Returns:
-        The number of samples that are equal and the number that differ. Samples that cannot be
-        read, or whose memory has only 0x00 or only 0xff bytes, count as neither.
+        The number of samples that are equal, and the number that differ. A sample does not count if
+        it cannot be read, or if memory has only 0x00 or only 0xff bytes there.
     """
     same = other = 0
     for at in places:
@@ -134,19 +134,19 @@ def _locate(
 ) -> tuple[int, bool]:
     """Find where the kernel's code is in live memory.
 
-    One possible slide is 0. Each address in `location` may give another one: kinst searches the
-    file for the code that memory has there. If the file has this code at exactly one linked
-    address, the possible slide is the running address minus this linked address. For each possible
-    slide, kinst compares samples of the file's code with memory, and takes the slide at which equal
-    samples outnumber different ones most.
+    kinst tries several slides: 0, and a slide for each address in `location`. To get this slide,
+    kinst reads the code at the address, and searches the file for the same code. If the file has it
+    at exactly one linked address, the slide is the difference of the two addresses. For each slide,
+    kinst compares samples of the file's code with memory. kinst takes the slide with the highest
+    number of equal samples, minus different ones.
 
     Args:
         functions: the file's functions, at linked addresses.
         location: addresses inside the kernel's live code.
 
     Returns:
-        The slide, and True. (0, False) if memory has no code at all where the samples should be,
-        because the kernel is not loaded yet.
+        (slide, True); (0, False) if the kernel is not loaded yet, and memory has no code where the
+        samples should be.
 
     Raises KinstError if memory has other code there: another kernel runs.
     """
@@ -174,8 +174,8 @@ def _locate(
 
 
 class ElfKernel(BasicSystem):
-    """A running kernel of an unknown system. It implements System (core/system.py) from the
-    kernel's ELF file alone, and is the base class of systems that know more."""
+    """A running kernel of an unknown system, described from its ELF file alone. Implements System
+    (core/system.py). Systems with more facts derive their classes from this class."""
 
     module = KERNEL  # name of the module of its functions and variables
 
@@ -247,8 +247,7 @@ class PlainFile:
         return None
 
     def is_fatal(self, address: int) -> bool:
-        """Return True: of an unknown system, kinst assumes that control never continues after a
-        trap instruction."""
+        """Return True: kinst assumes that each trap instruction ends the thread or the kernel."""
         return True
 
     def dead_ends(self) -> Sequence[str]:
@@ -289,8 +288,8 @@ class ElfKind:
         """Return why a kernel of this system lacks a built-in variable, a subroutine or an action
         of D, or "" if the kernel has it.
 
-        Without a known system, all names that need the structures of threads and processes are
-        lacking. A derived class lists in `knows_of` the names that its system has.
+        A kernel lacks each name that needs the structures of threads and processes, unless its
+        system's class has the name in `knows_of`.
         """
         lacking = _LACKING.get(name, "").format(name)
         if not lacking or name in self.knows_of:

@@ -114,9 +114,9 @@ class UserProgramKind(ElfKind):
     fallback = False
 
     def knows(self, elf: Elf) -> bool:
-        """Return whether an ELF file is a user program, not a kernel: it lies in the user's half of
-        addresses, and has a dynamic linker, thread-local variables, or a note (_NOTES) that user
-        programs have and kernels do not."""
+        """Return whether an ELF file is a user program, not a kernel. A user program has its
+        addresses in the half for user mode. It also has a dynamic linker, thread-local variables,
+        or a note that kernels do not have (_NOTES)."""
         loaded = [s for s in elf.segments if s.kind == PT_LOAD]
         if not loaded or any(s.address + s.size > _USER_END for s in loaded):
             return False
@@ -134,8 +134,8 @@ class UserProgramKind(ElfKind):
 
 
 def _has_note(notes: bytes) -> bool:
-    """Return whether the bytes of a PT_NOTE segment contain a note that user programs have and
-    kernels do not: the ABI that a program needs, or Go's build id."""
+    """Return whether a PT_NOTE segment contains a note that user programs have and kernels do not:
+    the ABI that the program needs, or Go's build id."""
     at = 0
     while at + _NOTE.size <= len(notes):
         name_size, size, kind = _NOTE.unpack_from(notes, at)

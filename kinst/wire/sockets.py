@@ -41,7 +41,7 @@ def wait_until_ready(
 
     Returns:
         The elements of `readable` that are ready, and the elements of `writable` that are ready;
-            two empty lists after `seconds`.
+        two empty lists after `seconds`.
     """
     poll = select.poll()
     events: dict[int, int] = {}
@@ -70,7 +70,7 @@ def claim_name(name: str) -> socket.socket | None:
 
     Returns:
         The socket, or None if another process has the name. The name is free again after every copy
-            of the socket has been closed; the end of a process closes its copies.
+        of the socket has been closed; the end of a process closes its copies.
     """
     sock = socket.socket(socket.AF_UNIX)
     try:

@@ -88,9 +88,8 @@ class _Linux:
         return None
 
     def lacks(self, name: str, elf: Elf) -> str:
-        """Return "": a Linux kernel's file alone does not tell that a part of D is missing. The
-        dialect says which parts all Linux kernels lack. What one kernel lacks is only known from
-        the Facts of the running kernel.
+        """Return "": a Linux kernel's file does not tell which parts of D the kernel lacks. The
+        Facts of the running kernel tell it; the dialect has the parts that all Linux kernels lack.
         """
         return ""
 

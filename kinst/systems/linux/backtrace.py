@@ -23,8 +23,8 @@ STACK_POINTER, FRAME_POINTER = "R_RSP", "R_RBP"  # D names on x86, the only ISA 
 
 
 class Rules(Protocol):
-    """What the host needs to know of a Linux kernel to unwind it: frame rules and functions, by
-    address."""
+    """Frame rules and functions of a Linux kernel, by address: all that the host needs to unwind
+    it."""
 
     def frame_rule(self, address: int) -> tuple[str, int, int] | None: ...
     def saved_frame_pointer(self, address: int) -> int | None: ...
@@ -86,9 +86,10 @@ def by_frames(
     def valid(address: int) -> bool:
         """Return whether `address` can be the frame pointer of the next frame to unwind.
 
-        A frame pointer must be aligned, and its frame record must not begin below `stack` (at first
-        the stack pointer, then the frame pointer of the frame before). On an ISA whose frame
-        records lie below the frame pointer, it must also be within the thread's stack.
+        A frame pointer must be aligned, and its frame record must not begin below `stack`: the
+        stack pointer for the first frame, then the frame pointer of the frame before. On an ISA
+        whose frame records lie below the frame pointer, the frame pointer must also be within the
+        thread's stack.
         """
         size = -chain.next_at if chain.next_at < 0 else 0
         top = stack + THREAD_STACK - 1 & -THREAD_STACK if size else MASK

@@ -1,8 +1,8 @@
 """How memory of a Linux kernel shows that a process has become the command of a trace (-c), and
 that this command has ended.
 
-Source: fs/exec.c (execve); kernel/exit.c: exit_notify() leaves a process a zombie until its parent
-asks for its status, and __exit_signal() counts its other threads down.
+Source: fs/exec.c (execve); kernel/exit.c: a process that has ended stays a zombie until its parent
+asks for its status (exit_notify()), and __exit_signal() counts down the threads that it still has.
 
 Tested by tests/vm/language/test_command_alone.py.
 """

@@ -32,8 +32,8 @@ _READINGS = 20  # most readings of the clock until two are equal
 
 
 def _current(kernel: LinuxMemory, btf: Btf) -> tuple[Access, Access]:
-    """Return how in-target code finds the current thread's address, and how it finds the CPU's
-    number."""
+    """Return how in-target code finds two values: the address of the current thread, and the number
+    of the CPU."""
     if kernel.has("pcpu_hot"):  # Linux 6.2 to 6.14
         hot = kernel.per_cpu("pcpu_hot")
         task = hot + btf.offset("pcpu_hot", "current_task")
@@ -85,11 +85,10 @@ _HARD_INTERRUPT = 0xFF0000
 
 
 def preemption_count(kernel: LinuxMemory, btf: Btf, thread: Access) -> Access | None:
-    """Return how in-target code finds the preemption count; None if it has no way to find the
-    count.
+    """Return how in-target code finds the preemption count; None if it cannot find it.
 
-    The count tells whether a CPU handles an interrupt, which thread-local variables of D need to
-    know. A thread that increments the count stays on its CPU.
+    The count tells whether a CPU handles an interrupt: thread-local variables of D need to know
+    this. If code increments the count, its thread stays on its CPU.
 
     Args:
         thread: how the current thread's address is found.
@@ -109,8 +108,10 @@ _FULL = 2  # preempt_dynamic_full (kernel/sched/core.c); none and voluntary are 
 
 
 def preemption(kernel: LinuxMemory) -> int | None:
-    """Return when threads can lose their CPU in the kernel (Facts.preemption): 0 means never; an
-    address means that they cannot while the word there is 0 or 1; None means at any time.
+    """Return when the kernel may take the CPU from a thread that runs in it (Facts.preemption).
+
+    0: never. None: at any time. Any other number is the address of a word: not while the word is 0
+    or 1.
 
     Kernels with PREEMPT_DYNAMIC have such a word, preempt_dynamic_mode. Any other kernel that
     preempts threads has preempt_schedule_irq, which the end of an interrupt calls.
@@ -153,9 +154,9 @@ def _steady_timekeeper(kernel: LinuxMemory, btf: Btf) -> int:
     """Return the address of a copy of the kernel's timekeeper that is not being written now.
 
     The kernel computes a new state in shadow_timekeeper (since Linux 6.13 a member of struct
-    tk_data), and then copies it to the timekeeper. The sequence count is odd during the copy. If it
-    stays odd, the machine was stopped during the copy: return the address of shadow_timekeeper,
-    which is complete then.
+    tk_data), and then copies it to the timekeeper. During the copy, the sequence count is odd. If
+    it stays odd, the machine was stopped during the copy. shadow_timekeeper is complete then, so
+    return its address.
     """
     # Since Linux 6.17 the core timekeeper is the first of several (kernel/time/timekeeping.c).
     core = kernel.symbol("timekeeper_data" if kernel.has("timekeeper_data") else "tk_core")
@@ -175,8 +176,8 @@ def clock(kernel: LinuxMemory, btf: Btf, names: IsaFacts, per_cpu_base: int) -> 
     """Return the conversion of cycles to nanoseconds that the kernel itself uses now. Return None
     if the kernel has calibrated no clock that counts cycles.
 
-    A running kernel may change its clock during a reading. So clock() reads until two readings are
-    equal; the kernel's ticks are some milliseconds apart.
+    A running kernel may change its clock while kinst reads it. So kinst reads until two readings
+    are equal. This ends soon, since the kernel changes its clock only every few milliseconds.
 
     Args:
         per_cpu_base: the per-CPU base of any CPU.
@@ -195,13 +196,14 @@ def _clock(kernel: LinuxMemory, btf: Btf, names: IsaFacts, per_cpu_base: int) ->
     from one reading of its structures. Return None if the kernel has calibrated no clock that
     counts cycles.
 
-    If the kernel keeps time by the cycle counter, the conversion is the timekeeper's. If it keeps
-    time by another clock (hpet, kvm-clock), the conversion is a sum: the scheduler's conversion of
-    the TSC, plus the difference between CLOCK_MONOTONIC and the scheduler's clock. The difference
-    comes from struct sched_clock_data, in which the kernel stores a reading of both clocks. If the
-    scheduler does not trust the TSC, the kernel stores a new reading at each tick, and the sum is
-    exact to a tick. If it trusts the TSC, the reading is from the boot, and the sum is off by the
-    drift between the two clocks since then. NTP's corrections are not in the sum.
+    If the kernel keeps time by the cycle counter, the conversion is the timekeeper's.
+
+    Otherwise (hpet, kvm-clock) the conversion is the scheduler's conversion of the TSC, plus the
+    difference between CLOCK_MONOTONIC and the scheduler's clock. The kernel stores a reading of
+    both clocks in struct sched_clock_data. If the scheduler does not trust the TSC, the reading is
+    from the last tick, and the result is exact to a tick. If the scheduler trusts the TSC, the
+    reading is from the boot, and the result is off by the drift between the two clocks since then.
+    NTP's corrections are left out.
 
     Code that applies the conversion must multiply to 128 bits before the shift.
     """
@@ -275,8 +277,7 @@ _SIGSTOP = 19  # of all instruction sets but alpha, mips, parisc and sparc
 
 def signals(kernel: LinuxMemory, btf: Btf) -> Signals | None:
     """Return how clauses send signals: by irq_work (kernel/irq_work.c), as bpf_send_signal() does.
-    Return None if this kernel lacks a part of that.
-    """
+    Return None if this kernel lacks a function or type for it."""
     if not all(map(kernel.has, ("irq_work_queue", "send_sig"))) or not btf.has("irq_work", "func"):
         return None
     offset = btf.offset("irq_work", "func")
@@ -288,8 +289,8 @@ def signals(kernel: LinuxMemory, btf: Btf) -> Signals | None:
 class BootingBases(Sequence[int]):
     """Values of the per-CPU base register of a kernel that boots, read anew at each use.
 
-    Until the kernel has set up its per-CPU data, all CPUs have the value with which the per-CPU
-    variables in the kernel's image are reached.
+    Until the kernel has set up its per-CPU data, this value is the same on all CPUs: it leads to
+    the per-CPU variables in the kernel's image.
     """
 
     def __init__(self, kernel: LinuxMemory, cpus: int) -> None:

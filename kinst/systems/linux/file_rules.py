@@ -24,9 +24,9 @@ class LinuxFile:
         self._tables = KernelTables(elf)
 
     def fixup(self, address: int) -> int | None:
-        """Return the linked address at which control continues if the instruction at a linked
-        address faults, from the exception table; None if the table has no entry for the
-        instruction."""
+        """Look up the instruction at a linked address in the exception table. Return the linked
+        address at which control continues if the instruction faults; None if the instruction has no
+        entry."""
         return self._fixups.get(address)
 
     def is_fatal(self, address: int) -> bool:

@@ -45,8 +45,8 @@ class Frames:
         self._of_modules: dict[str, ModuleFrames | None] = {}
 
     def find_with(self, find: FindFrames) -> None:
-        """Use `find` from now on to get the call frame information of modules that have no ORC
-        table in memory. Frames calls it once for each such module.
+        """Set the function that finds call frame information, for modules without an ORC table in
+        memory. It is called once for each such module.
 
         Args:
             find: takes a module, and returns its call frame information; None if there is none.
@@ -55,8 +55,9 @@ class Frames:
         self._of_modules.clear()
 
     def _orc(self, address: int) -> tuple[Orc | None, int]:
-        """Return the ORC table that covers a running address (None if there is none), and the
-        address by which the table is to be searched: linked in the kernel, running in a module."""
+        """Return the ORC table for a running address (None if there is none), and the address to
+        look up in the table. The kernel's table has linked addresses, a module's table has running
+        addresses."""
         module = self._modules.at(address)
         if module is not None:
             return module.orc, address
@@ -96,8 +97,8 @@ class Frames:
         return names[register], cfi.offset, cfi.return_at
 
     def cfa(self, address: int) -> tuple[str, int] | None:
-        """Return (D name of the base register, offset) of the canonical frame address at an
-        instruction; None if there is no rule."""
+        """Return how to compute the canonical frame address at an instruction: (D name of the base
+        register, offset to add); None if there is no rule."""
         orc, table_address = self._orc(address)
         if orc is not None:
             rule = orc.rule(table_address)
@@ -108,8 +109,8 @@ class Frames:
         return names[cfi.register], cfi.offset
 
     def _at_entry(self, address: int) -> tuple[str, int, int] | None:
-        """Return the rule for the first instruction of a function of a module without tables: the
-        return address is in the ABI's link register. Return None at any other address."""
+        """Return the rule for the first instruction of a function, for a module that has no tables:
+        the return address is in the ABI's link register. Return None for any other instruction."""
         module, link = self._modules.at(address), self._names.link
         if module is None or not link:
             return None

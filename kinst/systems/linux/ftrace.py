@@ -5,16 +5,16 @@ has one struct dyn_ftrace (ip, flags) for each call site, in pages of records so
 from ftrace_pages_start. The low bits of flags count the users; bit 31 (FTRACE_FL_ENABLED) is set
 while the nop is a call; bit 25 (FTRACE_FL_DISABLED) means that ftrace must not touch the code.
 
-If a record is DISABLED and not ENABLED, Linux 6.1 ignores it at each step of a change: ftrace
-counts no user, compares and writes no byte, prints no warning, and filters do not match the
-function. (Checked in the running kernel's disassembly: the test is flags & 0x82000000 == 0x2000000,
-in __ftrace_hash_rec_update before it counts a user, and in ftrace_check_record before it decides on
-a change, where it returns "ignore".)
+kinst makes ftrace ignore a call site: it sets DISABLED in the record, which must not be ENABLED.
+For such a record, Linux 6.1 counts no user, compares and writes no byte, and prints no warning;
+filters do not match the function. (Checked in the running kernel's disassembly: the test is flags &
+0x82000000 == 0x2000000, in __ftrace_hash_rec_update before it counts a user, and in
+ftrace_check_record before it decides on a change, where it returns "ignore".)
 
-kinst may clear the flag only while ftrace has no user at all. ftrace does not count a user that
-came while the record was disabled, and would disable itself with a warning when it decrements the
-count for that user. If ftrace has users, kinst leaves the flag set, and ftrace ignores the function
-until the kernel boots again.
+kinst may clear DISABLED only while ftrace has no user at all. A user that came while the record was
+disabled is not in the record's count. When this user goes, ftrace would decrement the count, and
+disable itself with a warning. If ftrace has users, kinst leaves the flag set, and ftrace ignores
+the function until the kernel boots again.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -84,8 +84,8 @@ class Ftrace:
 
     @cached_property
     def layout(self) -> CallSite:
-        """The layout of this kernel's call sites: the layout that fits the most call sites of a
-        sample. refusal() compares each call site with this layout before kinst plants there."""
+        """The layout of this kernel's call sites: of the possible layouts, the one that fits the
+        most call sites of a sample."""
         first, *others = self._call_sites
         if not others:
             return first
@@ -99,8 +99,8 @@ class Ftrace:
         return max(self._call_sites, key=fitting)
 
     def _at(self, site: int, size: int) -> bytes:
-        """Return the live bytes of a possible call site, or b"" if they are not mapped. With a
-        wrong layout, the call site of a module's first record may lie outside of the module.
+        """Return the live bytes of a call site, or b"" if they are not mapped. While the layout is
+        not known, the address may be wrong, and may lie outside of a module.
 
         Args:
             site: running address of the call site.
@@ -136,8 +136,8 @@ class Ftrace:
 
     @cached_property
     def _index(self) -> tuple[U64, U64]:
-        """The addresses that all records hold (dyn_ftrace.ip), ascending, and the address of each
-        record's flags word, in the same order."""
+        """(addresses in all records (dyn_ftrace.ip), ascending; addresses of the records' flags
+        words, in the same order)."""
         kernel, btf = self._kernel, self._btf
         empty = np.zeros(0, dtype=np.uint64)
         if not kernel.has("ftrace_pages_start"):
@@ -225,8 +225,8 @@ class Ftrace:
         """Return why an instruction may not be planted because of ftrace.
 
         Returns:
-            None if the instruction is outside of all call sites. "" if it is in a call site that
-            ftrace does not use, so that it may be planted. Otherwise the reason.
+            None if the instruction is outside of all call sites; "" if it may be planted, since
+            ftrace does not use its call site; otherwise the reason.
 
         Args:
             address: running address of the instruction.
@@ -257,9 +257,8 @@ class Ftrace:
         sets FTRACE_FL_DISABLED in a record.
 
         The caller must make the writes while the machine is stopped, before it overwrites the call
-        sites. Each write is (address, one byte): the byte of the flags word that contains the flag.
-        Records that are disabled already get no write. Raises KinstError if ftrace uses one of the
-        call sites now.
+        sites. Each write is (address, one byte): the byte that contains the flag. A record that is
+        disabled already needs no write. Raises KinstError if ftrace uses one of the call sites now.
         """
         if not len(self):  # a kernel without dynamic ftrace, which has no such flags
             return []
@@ -286,8 +285,8 @@ class Ftrace:
     def _inside(
         self, addresses: Iterable[int]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-        """Find the addresses that lie in call sites. For each of them, return the index in `sites`
-        of its call site and, in the same order, the address."""
+        """Select the addresses that lie in call sites. Return two arrays in the same order: the
+        index in `sites` of each one's call site, and the addresses."""
         wanted = np.fromiter(addresses, np.uint64)
         if not len(self.sites):
             return np.zeros(0, np.int64), wanted[:0]
@@ -297,14 +296,14 @@ class Ftrace:
         return at[inside], wanted[inside]
 
     def releases(self, claimed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Return the memory writes that undo those of claims(): each clears FTRACE_FL_DISABLED in a
-        record. If ftrace has users, return no writes, so that the flags stay set.
+        """Return the memory writes that undo claims(): each clears FTRACE_FL_DISABLED in a record.
+        If ftrace has users, return no writes: the flags must then stay set.
 
         The caller must make the writes while the machine is stopped, after it has restored the call
         sites.
 
         Args:
-            claimed: what claims() returned.
+            claimed: the writes that claims() returned.
         """
         if not len(self) or not self.idle():
             return []

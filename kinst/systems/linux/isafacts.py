@@ -29,12 +29,12 @@ class FrameChain:
         frame: D name of the frame pointer.
         next_at: offset of the caller's frame pointer from the frame pointer.
         return_at: offset of the return address from the frame pointer.
-        lone_link: "" if every frame record has a return address. On other ISAs, a function that
-            makes no calls saves only the caller's frame pointer, at `return_at`, and leaves its
-            return address in a register; lone_link is the D name of this register.
-        high: bits that are set in each kernel address. The unwinder sets them in each return
-            address of the kernel, since a signature (pointer authentication) may have replaced
-            them. 0 if return addresses are never signed.
+        lone_link: D name of the register with the return address, for an ISA on which a function
+            without calls does not save this address. Such a function saves only the caller's frame
+            pointer, at `return_at`. "" if every frame record has a return address.
+        high: the bits of a kernel address in which a signature (pointer authentication) may be. The
+            unwinder sets them to 1, their value in every kernel address. 0 if return addresses are
+            never signed.
     """
 
     stack: str
@@ -50,16 +50,15 @@ class CallSite:
     """A layout that ftrace's call sites may have.
 
     Attributes:
-        nops: the byte strings that may be at the record's address while ftrace does not use the
-            call site, all of one length.
-        before: number of bytes before the record's address that boot writes for ftrace and that are
-            final (arm64: mov x9, x30).
-        head: None if ftrace's call is one instruction. If it is two (riscv64: auipc and jalr), boot
-            writes the first, and ftrace checks later that it is still there. `head` is then a
-            function that takes the distance in bytes from the call site to the function `caller`,
-            and returns the bytes of the first instruction.
-        caller: name of the kernel's function whose distance boot writes in the first instruction.
-            Unused if `head` is None.
+        nops: the byte strings, all of one length, that may be at the record's address while ftrace
+            does not use the call site.
+        before: number of bytes before the record's address that boot writes for ftrace, and that
+            never change again (arm64: mov x9, x30).
+        head: function that returns the bytes of the first instruction of ftrace's call, if this
+            call is two instructions (riscv64: auipc and jalr). Its argument is the distance in
+            bytes from the call site to the function `caller`. Boot writes the first instruction,
+            and ftrace later expects it there. None if the call is one instruction.
+        caller: name of the kernel's function that the call leads to. Unused if `head` is None.
     """
 
     nops: tuple[bytes, ...]
@@ -81,8 +80,8 @@ class CallSite:
         """Return each byte string that a call site may hold while ftrace does not use it.
 
         Args:
-            distance: bytes from the call site to the kernel's function `caller`; it counts only if
-                a call is two instructions.
+            distance: bytes from the call site to the kernel's function `caller`; used only if a
+                call is two instructions.
         """
         head = self.head(distance) if self.head else b""
         return tuple(head + nop for nop in self.nops)
@@ -94,10 +93,10 @@ class CallNames:
     arguments (arch/*/include/asm/syscall_wrapper.h).
 
     Attributes:
-        prefix: the name of a function is this prefix and the name of the system call.
-        members: where each argument of the system call is in struct pt_regs, whose address is the
-            function's only argument: (member, bytes after the member's start). () if the function
-            gets the arguments of the system call as its own.
+        prefix: what a function's name has before the name of the system call.
+        members: where each argument of the system call is in struct pt_regs: (member, bytes after
+            the member's start). The function then gets only the address of pt_regs. () if the
+            function gets the arguments of the system call directly.
     """
 
     prefix: str
@@ -105,8 +104,8 @@ class CallNames:
 
 
 def no_jump(address: int, target: int, size: int) -> bytes:
-    """Raise OverflowError: the default of IsaFacts.label_jump, for an ISA on which kinst does not
-    know how the kernel writes the jump of a jump label."""
+    """Raise OverflowError. This is the default of IsaFacts.label_jump, for an ISA on which kinst
+    does not know the jump of a jump label."""
     raise OverflowError
 
 
@@ -116,18 +115,20 @@ class Dispatch:
     pt_regs.
 
     Attributes:
-        functions: names of the functions that may store results; each kernel has one or more.
-        table: symbol of the table of the functions of system calls, by number.
+        functions: possible names of the functions that store results; each kernel has at least one
+            of them.
+        table: symbol of the kernel's table of functions, by number of the system call.
         number: the member of pt_regs with the number of the system call.
-        result: the member that the result is stored in.
-        store: takes the bytes of an instruction. If it stores the whole result register, returns (D
-            name of the base register, offset from it); otherwise None.
-        state: (member, mask, value): the number means a system call of `table` only if this member
-            of pt_regs, masked with `mask`, is `value`. None if it always does.
-        leave: name of a function that is called with the address of pt_regs after results have been
-            stored; "" if there is none.
+        result: the member of pt_regs in which the kernel stores the result.
+        store: takes the bytes of an instruction. Returns where the instruction stores the whole
+            result register: (D name of the base register, offset from it); None if it does not
+            store it.
+        state: (member, mask, value): `table` is used only if this member of pt_regs, masked with
+            `mask`, is `value`. None if it is always used.
+        leave: name of a function that the kernel calls, with the address of pt_regs, after it has
+            stored a result; "" if there is none.
         jump_size: size in bytes of the jump that kinst plants. If the instruction that stores the
-            result is shorter, kinst reads the result at the call of `leave` instead.
+            result is shorter, kinst plants the call of `leave` instead.
     """
 
     functions: tuple[str, ...]
@@ -148,8 +149,8 @@ class IsaFacts:
         virtual_layout: where the kernel's image and kinst's scratch may be mapped.
         saved: the layout of struct pt_regs.
         unwound: D names of the registers that the kernel's unwinder needs.
-        trap_hooks: names of the first C function that a breakpoint reaches, with pt_regs as its
-            first argument; names of newer kernels first.
+        trap_hooks: possible names of the first C function that a breakpoint reaches, names of newer
+            kernels first. Its first argument is pt_regs.
         pc: the member of pt_regs with the program counter.
         pc_delta: saved program counter minus the address of the breakpoint instruction.
         clocksources: clock sources that count the cycles of the ISA's timestamp instruction.
@@ -158,23 +159,23 @@ class IsaFacts:
         call_sites: layouts of ftrace's call sites; a running kernel's code shows which layout it
             has.
         per_cpu: how code reaches the data of its CPU, and the current thread.
-        label_size: size of a jump label in bytes; 0 if the size is 2 or 5 and the label's first
-            byte tells which (x86).
+        label_size: size of a jump label in bytes; 0 if it is 2 or 5, depending on the label's first
+            byte (x86).
         label_nops: nops that the kernel may have at a jump label.
         label_jump: a function (address, target, size) that returns the jump that the kernel writes
             at a jump label; it raises OverflowError if no jump of that size reaches the target.
         thread_registers: registers that may hold the current thread's address, by the stub's names;
             the first that exists and is not 0 holds the address.
-        chain: layout of frame records, if stopped CPUs are unwound by frame pointers; None if there
-            are ORC tables for that.
+        chain: layout of frame records, by which stopped CPUs are unwound; None if they are unwound
+            by ORC tables.
         link: D name of the register that holds the return address when a function is entered; "" if
             calls push it.
         frame_registers: D names, by DWARF number, of the registers from which a caller is found.
         system_calls: how the functions of system calls are named and find their arguments;
             conventions of newer kernels first.
         dispatch: how system calls are called by number; None if kinst does not know.
-        compat_calls: naming conventions of the functions that only 32-bit programs enter. If a
-            system call has functions by several conventions, the first convention counts.
+        compat_calls: naming conventions of the functions that only 32-bit programs enter; for each
+            system call, kinst uses the first convention by which there is a function.
         compat_dispatch: how the system calls of 32-bit programs are called by number; None if kinst
             does not know.
         boot: how QEMU boots the kernel; None if kinst boots none on this ISA.

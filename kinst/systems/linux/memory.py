@@ -37,12 +37,12 @@ class LinuxMemory:
         return linked + self.slide & MASK
 
     def per_cpu(self, name: str) -> int:
-        """Return the offset of a per-CPU variable: a CPU's per-CPU base plus this offset is the
+        """Return the offset of a per-CPU variable. A CPU's per-CPU base plus this offset is the
         address of the CPU's copy of the variable.
 
-        If per-CPU variables are linked at 0 (x86), the offset is the variable's linked address,
-        whatever the slide is. Otherwise it is the variable's running address, since the per-CPU
-        base of such a kernel is the distance from there to the CPU's copy.
+        Usually the offset is the variable's running address, and a CPU's base is the distance from
+        there to the CPU's copy. But if per-CPU variables are linked at 0 (x86), the offset is the
+        variable's linked address, whatever the slide is.
         """
         linked = self.elf.address(name)
         if linked is None:

@@ -1,8 +1,8 @@
 """Loaded modules of a running Linux kernel: their functions, tables and sections, read from memory.
 
-All of it comes from struct module (include/linux/module.h): the symbols for kallsyms, the tables
-that the kernel applied when it loaded the module, and the addresses of its sections. kinst needs no
-file to trace a module by function or instruction.
+kinst finds all of this by struct module (include/linux/module.h): the symbols for kallsyms, the
+tables that the kernel used when it loaded the module, and the addresses of the module's sections.
+kinst needs no file to trace a module by function or instruction.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class _ModuleStruct:
             pointer: member of struct module with the table's address.
             count: member with the number of entries.
             entry: size of an entry in bytes.
-            offset: where in each entry the distance is, in bytes. Adding the distance to its own
-                address in memory gives the address that it stands for.
+            offset: where in each entry the distance is, in bytes. The table means this address: the
+                distance, plus the running address of the distance itself.
         """
         start, raw = self.table(pointer, count, entry)
         words = np.frombuffer(raw, dtype="<i4").reshape(-1, entry // 4)[:, offset // 4]
@@ -176,7 +176,7 @@ def _within(addresses: U64, text: tuple[int, int]) -> U64:
 
 
 def _sized(kernel: LinuxMemory, addresses: U64, sizes: dict[int, int], otherwise: int) -> Spans:
-    """Return spans of live code whose sizes follow from their first bytes.
+    """Return spans of live code. The first byte of a span tells its size.
 
     Args:
         addresses: running addresses of the spans.
@@ -316,7 +316,7 @@ class LinuxModules:
         )
 
     def _listed(self, pointer: int) -> int:
-        """Return the length of a list of pointers that ends with a null pointer.
+        """Return the number of pointers in a list that ends with a null pointer.
 
         Args:
             pointer: address of a pointer to the list.

@@ -1,6 +1,6 @@
-"""How kinst allocates memory of a running Linux kernel: addresses of the functions of its page
-allocator. Also, how to find the stacks of all threads, to see that memory is unused before it is
-freed.
+"""Facts by which kinst allocates and frees memory of a running Linux kernel: addresses of the
+functions of its page allocator, and where the stacks of all threads are. Before kinst frees memory,
+it searches these stacks to see that the memory is unused.
 
 Sources: include/linux/gfp.h and gfp_types.h, mm/page_alloc.c (free_pages), mm/vmalloc.c
 (vunmap_range); include/linux/sched.h and sched/signal.h for the lists of threads.

@@ -91,8 +91,8 @@ class LinuxPaths:
         return walk.whole(says_deleted=False)
 
     def _place(self, firing: Firing, offset: int) -> IrValue:
-        """Emit LLVM IR that computes the address of one of the current thread's struct paths
-        (current directory or root), and return that address as an IR value. It is 0 if there is no
+        """Emit LLVM IR that computes the address of the current thread's struct path for its
+        current directory or its root. Return this address as an IR value, which is 0 if there is no
         thread.
 
         Args:
@@ -128,8 +128,9 @@ class _Walk:
             root: address of the struct path from which the text starts; 0 means the topmost
                 directory.
             work: address of working memory of ROOM bytes, for the text.
-            room: address of a word of working memory. The function reads each value into it and, if
-                memory cannot be read, stores the address of that memory in it and returns 0.
+            room: address of a word of working memory, for each value that the function reads. If
+                memory cannot be read, the function stores the bad address in this word, and returns
+                0.
         """
         self.unit, self.code, self.paths = unit, code, paths
         self.root, self.work, self.room = root, work, room
@@ -167,8 +168,9 @@ class _Walk:
         return self.code.op("add", self.work, self.code.get(self.at))
 
     def begin(self, *, says_deleted: bool) -> None:
-        """Emit LLVM IR for the end of the text, before the walk towards the root: return the empty
-        text for a file outside of all trees, which has no path, and put " (deleted)" if needed.
+        """Emit LLVM IR that runs before the walk towards the root. It returns the empty text if the
+        file has no path, since it is outside of all trees. It puts " (deleted)" at the end of the
+        text if needed.
 
         Args:
             says_deleted: whether to put " (deleted)" at the end of a deleted file's path.
@@ -238,8 +240,8 @@ class _Walk:
         self.push(_SLASH)
 
     def whole(self, *, says_deleted: bool) -> IrFunction:
-        """Emit LLVM IR that writes the path of the directory entry `entry` in the mount `mount`,
-        and returns the address of the text; return the function.
+        """Emit LLVM IR that writes the path of the file in `mount` and `entry`, and returns the
+        address of the text. Return the complete LLVM function.
 
         Args:
             says_deleted: whether to put " (deleted)" at the end of a deleted file's path.
@@ -273,8 +275,8 @@ class _Walk:
 
 
 def _file_system(unit: Unit, name: str, offset: int) -> IrFunction:
-    """Return an LLVM function file_system(thread, room), which returns the address of the thread's
-    fs_struct, or 0. The function reads the address into the word at `room`.
+    """Return an LLVM function file_system(thread, room). It reads the address of the thread's
+    fs_struct into the word at `room`, and returns this address; 0 if there is none.
 
     Args:
         name: name of the function.

@@ -24,7 +24,7 @@ class SavedRegisters:
     """Where Linux saves each register of one ISA in struct pt_regs.
 
     Attributes:
-        places: for each D name of a register, its member and the offset in that member.
+        places: where each register is, by its D name: (member of pt_regs, offset in the member).
         pc: D name of the program counter.
         stack: D name of the stack pointer.
         frame: D name of the frame pointer.
@@ -32,10 +32,10 @@ class SavedRegisters:
         next_at: offset of the caller's frame pointer from the frame pointer (the ABI's frame
             record).
         return_at: offset of the return address from the frame pointer.
-        kernel: (member, value) for each member of struct pt_regs that needs this value, so that the
-            kernel's unwinder takes the registers for registers of kernel mode.
-        padding: (symbol, bytes): kernels with this symbol leave so many bytes above the registers
-            on a thread's stack.
+        kernel: (member, value) of members of struct pt_regs. With these values, the kernel's
+            unwinder takes the registers for registers of kernel mode.
+        padding: (symbol, bytes): if a kernel has this symbol, it leaves this number of bytes above
+            the registers on a thread's stack.
         user_bits: number of bits of an address in user mode.
     """
 

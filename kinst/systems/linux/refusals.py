@@ -1,10 +1,10 @@
 """Rules for planting in the Linux kernel's own code: which code is never planted, and why.
 
 After boot, the kernel changes its text only at jump labels, static calls and ftrace's nops. It
-rewrites alternatives, paravirtual calls, retpolines and return thunks once, before the first
-process runs; their live bytes are planted like others. It rewrites lock prefixes only when a kernel
-that booted with one CPU gets a second one, and only if the byte is still the one that boot wrote:
-it does not touch a patch.
+rewrites alternatives, paravirtual calls, retpolines and return thunks before the first process
+runs, and never again; kinst plants this code like any other code. It rewrites lock prefixes only if
+it booted with one CPU and then gets a second CPU. It leaves out a prefix that kinst has patched:
+the byte there is not the one that boot wrote.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -55,11 +55,11 @@ class KernelRules:
         Args:
             notified: whether breakpoints reach kinst by a die notifier instead of a hook. If so,
                 some functions are refused that a hook would allow.
-            booting: whether the kernel is at the beginning of its boot, and probes are breakpoints
-                that are not written into its code. Then probes are allowed in init code and at code
-                that the kernel rewrites later. If boot replaces several bytes by other code, such
-                as an alternative, a probe is allowed only at the first of these bytes: after the
-                replacement, perhaps no instruction begins at the others.
+            booting: whether the kernel is at the beginning of its boot. Probes are then breakpoints
+                that are not written into its code, so they are allowed in init code and at code
+                that the kernel rewrites later. If boot replaces several bytes, as for an
+                alternative, a probe is allowed only at the first byte: perhaps no instruction
+                begins at any other byte afterwards.
         """
         self._booting = booting
         self._notified = notified
@@ -140,8 +140,8 @@ class KernelRules:
 
     @cached_property
     def _final(self) -> list[Spans]:
-        """Spans of code, at running addresses, that may differ from the file because boot selected
-        its final form."""
+        """Spans of code, at running addresses, that boot may have rewritten: they may differ from
+        the file."""
         tables, before = self._tables, self._ftrace.layout.before
         return [
             self._spans(tables.alternatives.start, tables.alternatives.size),
@@ -228,7 +228,8 @@ class KernelRules:
         overwrite the instruction after boot.
 
         Call sites of ftrace do not count, since Ftrace.claims() keeps ftrace from writing them.
-        Lock prefixes count: when a second CPU comes, the kernel restores those that boot replaced.
+        Lock prefixes count: boot replaces them if there is one CPU, and the kernel restores them
+        when a second CPU comes.
         """
         address = np.array([a for a, _ in sites], dtype=np.uint64)
         size = np.array([s for _, s in sites], dtype=np.uint64)
@@ -255,9 +256,9 @@ class KernelRules:
         Args:
             address: running address of each instruction.
             size: size of each instruction.
-            always: for each instruction, whether it is selected in any case.
-            different: for each instruction, whether it is selected if its live bytes differ from
-                the file's.
+            always: for each instruction, True to select it.
+            different: for each instruction, True to select it if its live bytes differ from the
+                file's.
         """
         order = np.argsort(address, kind="stable")
         there = address[order]
@@ -290,8 +291,8 @@ class KernelRules:
         """Return whether live bytes and the file's bytes differ only by 32- or 64-bit addresses
         that KASLR relocated.
 
-        KASLR adds the slide to absolute addresses. It subtracts the slide from distances to per-CPU
-        variables, which do not move.
+        KASLR adds the slide to absolute addresses. Per-CPU variables do not move, so KASLR
+        subtracts the slide from distances to them.
         """
         slide = self._kernel.slide
         return bool(slide) and len(live) == len(linked) and _relocated(live, linked, slide, 2)

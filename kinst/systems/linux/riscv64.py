@@ -27,8 +27,8 @@ _AUIPC_T0 = 0x297
 
 
 def _upper_half(distance: int) -> bytes:
-    """Return the `auipc t0` instruction of a call site of ftrace, as boot writes it before the nop
-    that ftrace replaces with a `jalr` by t0.
+    """Return the `auipc t0` instruction that boot writes at a call site of ftrace. A nop follows
+    it, which ftrace replaces by a `jalr` that uses t0.
 
     Args:
         distance: bytes from the call site to the function that it calls.

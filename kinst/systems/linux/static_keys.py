@@ -1,17 +1,17 @@
-"""Static keys: switches of the kernel. At each site of a key the kernel's text has a nop while the
-key is off, and a jump while the key is on (some sites: the other way round).
+"""Static keys: switches of the kernel. At each site of a key, the kernel's text has a nop while the
+key is off, and a jump while the key is on. (At some sites it is the other way round.)
 
 The kernel's jump table has an entry for each site: the site's address, the jump's target, and the
 key's address. struct static_key counts the users of a key. When the first user comes or the last
-one goes, the kernel exchanges nops and jumps at all sites of the key. On x86 it ends with a BUG if
-a site does not have the bytes that it wrote there before.
+one goes, the kernel exchanges nops and jumps at all sites of the key. On x86 the kernel ends with a
+BUG if a site does not have the bytes that the kernel wrote there before.
 
-kinst turns a key on without becoming a user of it: it writes the jumps itself, and sets a bit in
-the entry of each site. The bit means that the site was in boot code, which has been freed, so the
-kernel no longer changes the site (jump_label_can_update() in kernel/jump_label.c, from Linux 5.10
-or earlier to 7.3). Nothing else reads the bit. Meanwhile the kernel may turn the key on and off:
-only the count of users changes. When kinst turns the key off, it writes at each site what the count
-asks for (a jump if there are users, otherwise a nop), and clears the bit.
+kinst turns a key on without becoming a user of it: kinst writes the jumps itself, and sets a bit in
+the entry of each site. For the kernel, the bit means that the site was in boot code, which has been
+freed. So the kernel no longer changes the site (jump_label_can_update() in kernel/jump_label.c,
+from Linux 5.10 or earlier to 7.3), but still counts users. The bit has no other use. When kinst
+turns the key off, it writes a jump at each site if the key has users, otherwise a nop, and clears
+the bit.
 
 The kernel holds jump_label_mutex from before it changes the count until it has written all sites.
 If the mutex is free in a stopped machine, no change is half done.
@@ -106,8 +106,9 @@ class StaticKeys:
     def sites(self, key: int) -> list[KeySite]:
         """Return the sites of a key, except those in boot code, which has been freed.
 
-        The bit in a site's entry does not show whether the site is in boot code: kinst sets it for
-        other sites, too, and if kinst was killed, it is still set in an attached machine.
+        The bit in a site's entry does not show whether the site is in boot code, since kinst sets
+        the bit for other sites, too. A kinst that was killed may have left the bit set in an
+        attached machine.
 
         Args:
             key: address of the struct static_key.
@@ -159,8 +160,8 @@ class StaticKeys:
 
     @cached_property
     def _owner(self) -> int | None:
-        """Address of the word of jump_label_mutex that is 0 while the mutex is free, so that no
-        change of a key is half done; None if this kernel lacks the mutex or a jump table."""
+        """Address of a word that is 0 unless the kernel is changing a key: the owner in
+        jump_label_mutex. None if this kernel lacks the mutex or a jump table."""
         if not (self._kernel.has(_LOCK) and self._kernel.has("__start___jump_table")):
             return None
         # In kernels with PREEMPT_RT a mutex is a struct rt_mutex_base.
@@ -173,8 +174,8 @@ class StaticKeys:
         return self._owner is not None
 
     def switched(self, keys: Collection[int], *, on: bool) -> list[tuple[int, bytes]] | None:
-        """Return the memory writes (address, bytes) that turn static keys on for kinst, or off
-        again; None while the kernel itself changes a key. The machine must be stopped.
+        """Return the memory writes (address, bytes) that turn static keys on for kinst, or undo
+        that; None if the kernel is in the middle of changing a key. The machine must be stopped.
 
         Raises KinstError if a site does not have the bytes that it should have.
 
@@ -219,8 +220,8 @@ class StaticKeys:
                 yield site.entry + _KEY, bytes([flags & ~_INIT])
 
     def _still_on(self, site: KeySite) -> bool:
-        """Return whether a site still has the jump and the bit that kinst wrote. A site of a module
-        that has been unloaded does not."""
+        """Return whether a site still has the jump and the bit that kinst wrote. Return False for a
+        site of a module that has been unloaded."""
         with suppress(TargetError, UnmappedError):
             flags = self._kernel.number(site.entry + _KEY, 1)
             live = self._kernel.read(site.address, site.size)
@@ -230,8 +231,8 @@ class StaticKeys:
 
     @cached_property
     def _nops(self) -> dict[int, bytes]:
-        """The nop that this kernel writes at sites of static keys, by the nop's size; read from a
-        site that has such a nop now. Before Linux 5.13 the nop depends on the processor."""
+        """The nops that this kernel writes at sites of static keys, by their size. kinst reads them
+        from sites that have a nop now, since before Linux 5.13 the nop depends on the processor."""
         nops: dict[int, bytes] = {}
         wanted = set(self._arch.label_sizes)
         for start, rows in self._tables:

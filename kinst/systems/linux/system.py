@@ -193,8 +193,8 @@ class Linux:
     def switched(
         self, switches: Collection[int], *, on: bool
     ) -> Sequence[tuple[int, bytes]] | None:
-        """Return the memory writes (address, bytes) that turn static keys on for kinst, or off
-        again; None while the kernel itself changes a key. The machine must be stopped.
+        """Return the memory writes (address, bytes) that turn static keys on for kinst, or undo
+        that; None if the kernel is in the middle of changing a key. The machine must be stopped.
 
         Args:
             switches: running addresses of the keys.
@@ -205,9 +205,9 @@ class Linux:
     def exempt(self) -> frozenset[int]:
         """Return the addresses of the instructions at which results of system calls are known.
 
-        On some ISAs they are in noinstr functions, which kinst refuses otherwise. But at these
-        instructions the kernel's state is the same as between instrumentation_begin() and
-        instrumentation_end(), where noinstr functions call functions that may be traced.
+        On some ISAs these instructions are in noinstr functions, in which kinst refuses all other
+        instructions. They are safe: the kernel's state there is the same as between
+        instrumentation_begin() and instrumentation_end(), where traced functions may be called.
         """
         return result_sites(self.system_calls())
 
@@ -266,8 +266,8 @@ class Linux:
         return fixups
 
     def landings(self) -> npt.NDArray[np.uint64]:
-        """Return the running addresses that Linux's own tables may lead control to, ascending:
-        fix-ups of faults, and branch targets of static keys."""
+        """Return running addresses at which control may arrive because of Linux's own tables,
+        ascending: after a fault (fix-ups), and after the jump of a static key."""
         labels = self._tables.label_targets + np.uint64(self._kernel.slide & MASK)
         of_modules = [m.label_targets for m in self._modules.all]
         fixups = np.array(list(self._fixups.values()), np.uint64)
@@ -377,8 +377,8 @@ def _running_banners(memory: KernelMemory, text_base: int) -> Iterator[tuple[int
     """Yield (address, text) of each version line ("Linux version ...") in the memory around
     text_base.
 
-    Besides the version line of the running kernel's image there may be copies of it, such as those
-    in the kernel's log.
+    Some of these lines may be copies of the running kernel's version line, such as in the kernel's
+    log.
 
     Args:
         text_base: running address at which the kernel's executable mappings begin. Until a kernel
@@ -429,7 +429,8 @@ def _verified(memory: KernelMemory, elf: Elf, text_base: int) -> LinuxMemory:
     """Find the slide at which the build-id in memory equals the file's, and return the kernel's
     memory with that slide.
 
-    Raises KinstError, which names the running kernel and the file's, if there is no such slide.
+    Raises KinstError if there is no such slide. The error names the running kernel and the kernel
+    of the file.
     """
     first, last = elf.address("__start_notes"), elf.address("__stop_notes")
     if first is None or last is None:

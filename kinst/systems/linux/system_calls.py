@@ -1,11 +1,11 @@
 """Linux's system calls: the kernel function of each system call, where that function finds its
 arguments, and where the kernel has the results.
 
-The function of a system call often ends with a jump to another function, which other parts of the
-kernel call, too. So kinst does not read results at the ends of these functions. The kernel calls
-them all from one place, and after this call it stores the result in struct pt_regs, where the
-user-mode registers are saved: kinst reads results at this store. If the store has no room for a
-jump, kinst reads them at the next call, by which the kernel goes back to user mode.
+kinst reads results where the kernel stores them. The kernel calls the functions of all system calls
+from one place, and then stores the result in struct pt_regs, where the user-mode registers are
+saved. If this store has no room for a jump, kinst reads the result at the next call, by which the
+kernel goes back to user mode. The end of a system call's function is no good place: it is often a
+jump to a function that other parts of the kernel call, too.
 
 Tested by tests/systems/linux/test_system_calls.py and tests/vm/language/test_system_calls.py.
 """
@@ -44,8 +44,8 @@ def calls_of_kernel(
 ) -> list[SystemCall]:
     """Return the system calls of a running kernel with their results, sorted by name.
 
-    Functions that have a system call's name but no number are left out: no program can call them.
-    A function that both 32-bit and 64-bit programs enter is returned once, as one of 64-bit
+    Functions that have a system call's name but no number are left out: no program can call them. A
+    function that both 32-bit and 64-bit programs enter is returned once, as a system call of 64-bit
     programs.
     """
     slots = isa.argument_slots
@@ -160,13 +160,13 @@ def _places(
     dispatch: Dispatch,
     isa: Isa,
 ) -> Sequence[tuple[int, Argument, int]]:
-    """Return the instructions of a function at which results of system calls are known: (running
-    address, how to find the result, frame slot of the register with the address of pt_regs).
+    """Return the instructions of a function at which kinst can read results of system calls:
+    (running address, how to find the result, frame slot of the register with the address of
+    pt_regs).
 
-    They are the instructions that store the whole result register into pt_regs after a call, with
-    no jump or branch between the call and the store. If one of these stores is too short for a
-    jump, return the calls of the function Dispatch.leave instead. The kernel calls that function
-    after the stores, with the address of pt_regs.
+    These are stores of the whole result register into pt_regs, after a call and with no jump or
+    branch in between. If one of these stores is too short for a jump, they are the calls of the
+    function Dispatch.leave instead, which the kernel makes after the stores.
 
     Args:
         function: a function of Dispatch.functions.

@@ -135,8 +135,8 @@ class KernelTables:
         Args:
             start: symbol at the table's start.
             stop: symbol at the table's end.
-            section: section that is the whole table, if the file lacks one of the two symbols.
-            entry: size of an entry in bytes, which the size of the table must be a multiple of.
+            section: section with the whole table, for a file that lacks one of the two symbols.
+            entry: size of an entry in bytes.
 
         Raises KinstError if the table's size is no multiple of `entry`.
         """
@@ -159,8 +159,8 @@ class KernelTables:
         Args:
             table: the table's linked address and bytes.
             entry: size of an entry in bytes.
-            offset: where in each entry the distance is, in bytes. Adding the distance to its own
-                linked address gives the address that it stands for.
+            offset: where in each entry the distance is, in bytes. The table means this address: the
+                distance, plus the linked address of the distance itself.
         """
         base, raw = table
         words = np.frombuffer(raw, dtype="<i4").reshape(-1, entry // 4)[:, offset // 4]
@@ -188,17 +188,17 @@ class KernelTables:
         return first
 
     def _size_in_code(self, table: _Names, sizes: Sequence[int], fields: Sequence[int]) -> int:
-        """Find out the size of a table's entries, for a table whose layout differs between kernels,
-        and return it in bytes.
+        """Return the size in bytes of a table's entries, for a table whose layout differs between
+        kernels.
 
-        In the right layout all addresses in the table are in code. If that is true of several
-        layouts, the layout is taken in which addresses are sorted, since the kernel's build sorts
-        tables for lookups. Raises KinstError if no layout fits.
+        With the right size, all code addresses in the table are in code. If that is true of several
+        sizes, the table is sorted with the right size, since the kernel's build sorts it for
+        lookups. Raises KinstError if no size fits.
 
         Args:
             table: symbols at the start and end of the table, and its section.
             sizes: possible sizes of an entry.
-            fields: offsets in an entry of addresses of code.
+            fields: offsets of the code addresses in an entry.
         """
         code = [part for part in self._elf.sections if part.flags & SHF_EXECINSTR]
         inside = spans(
@@ -282,8 +282,8 @@ class KernelTables:
 
     @cached_property
     def label_targets(self) -> U64:
-        """Addresses that the jumps of static keys lead to, ascending, whether the jump is written
-        now or not."""
+        """Addresses that the jumps of static keys lead to, ascending: of all sites, also those that
+        have a nop now."""
         table = self._bytes("__start___jump_table", "__stop___jump_table", "__jump_table", 16)
         return np.sort(self._relative(table, 16, 4))
 
@@ -319,10 +319,9 @@ class KernelTables:
         """Spans of code for which the boot selects an alternative that suits the CPU. The code does
         not change afterwards.
 
-        struct alt_instr has 12 bytes up to Linux 6.2, with the length of the original code (u8) at
-        offset 10. Since 6.3 it has 14 bytes, because its u16 cpuid became a u32, and has the
-        length at offset 12. riscv's struct alt_entry has 16 bytes, with the length (u16) at offset
-        10, and is in a section of another name.
+        Layouts: struct alt_instr has 12 bytes up to Linux 6.2, with the length of the original code
+        (u8) at offset 10; since 6.3 it has 14 bytes, with the length at offset 12. riscv's struct
+        alt_entry has 16 bytes, with the length (u16) at offset 10.
         """
         other = self._elf.section(".alternative")
         if other is not None:
@@ -340,9 +339,8 @@ class KernelTables:
         return spans(start + np.uint64(base), length)
 
     def _entry_size(self, start: str, stop: str, sizes: tuple[int, int]) -> int:
-        """Find out which of two sizes the entries of a table have, and return it: with the right
-        size, the distances in the table's first entries lead to code. Return the first size if
-        there is no table.
+        """Return which of two sizes the entries of a table have. With the right size, the distances
+        in the first entries lead to code. If there is no table, return the first size.
 
         Args:
             start: symbol at the table's start.
@@ -403,8 +401,8 @@ class KernelTables:
 
     @cached_property
     def calls(self) -> U64:
-        """Addresses of calls that boot redirects through thunks in kernels that track the depth of
-        calls (since Linux 6.2), ascending."""
+        """Addresses of calls, ascending, that boot redirects through thunks. Only kernels that
+        track the depth of calls do this (since Linux 6.2)."""
         return self._sites("call_sites")
 
     @cached_property

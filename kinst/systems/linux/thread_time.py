@@ -3,9 +3,9 @@ scheduling entity.
 
 A thread has run for sum_exec_runtime + (clock_task - exec_start) + (now - clock):
 
-- sum_exec_runtime and exec_start are members of the scheduling entity. The kernel updates them at
-  ticks, and when it switches to another thread: the time that the thread had run by then, and the
-  value of clock_task then.
+- sum_exec_runtime and exec_start are members of the scheduling entity. At ticks, and when it
+  switches to another thread, the kernel sets them to the time that the thread has run so far, and
+  to the value of clock_task.
 - clock_task and clock are members of the run queue, which the kernel updates together: clock is the
   scheduler's time, clock_task is that time less the time that interrupts took.
 - now is the scheduler's time when the probe fires. All times are in ns.
@@ -73,15 +73,15 @@ def _this_queue(kernel: LinuxMemory, btf: Btf, member: str) -> Access:
 
 
 def _queue_of(btf: Btf, thread: Access, member: str) -> Access:
-    """Return how in-target code reads a member of the current thread's run queue, found from the
-    thread, for ISAs on which an Access cannot start from per-CPU data."""
+    """Return how in-target code reads a member of the current thread's run queue, starting from the
+    thread. This is for ISAs on which an Access cannot start from per-CPU data."""
     path = (("task_struct", "se.cfs_rq"), ("cfs_rq", "rq"), ("rq", member))
     return replace(thread, offsets=tuple(btf.offset(*one) for one in path))
 
 
 def _x86_clock(kernel: LinuxMemory, btf: Btf, per_cpu_base: int, clock: Clock) -> int | None:
     """Return the scheduler's time in ns when the TSC was clock.base_cycles. Return None if the
-    scheduler does not trust the TSC, and so does not compute its time from the TSC alone."""
+    scheduler does not trust the TSC: its time then does not follow from the TSC alone."""
     if not all(kernel.has(name) for name in ("__sched_clock_stable", "__sched_clock_offset")):
         return None
     if kernel.number(kernel.symbol("__sched_clock_stable"), 4) != 1:
@@ -97,9 +97,9 @@ def _x86_clock(kernel: LinuxMemory, btf: Btf, per_cpu_base: int, clock: Clock) -
 
 
 def _generic_clock(kernel: LinuxMemory, btf: Btf, clock: Clock) -> int | None:
-    """Return the scheduler's time in ns when the cycle counter was clock.base_cycles, in a kernel
-    whose scheduler uses the generic sched_clock (kernel/time/sched_clock.c): that clock counts the
-    same cycles as the architecture's clock source. Return None if this kernel does not use it.
+    """Return the scheduler's time in ns when the cycle counter was clock.base_cycles. Return None
+    if this kernel's scheduler does not use the generic sched_clock (kernel/time/sched_clock.c),
+    which counts the same cycles as the architecture's clock source.
 
     The kernel has two copies of sched_clock's parameters; the low bit of a sequence count tells
     which copy is not being written.

@@ -1,7 +1,8 @@
 """The code that fires a tracepoint, in kernels without static calls.
 
-While its static key is on, each site of a tracepoint leads to code that calls __traceiter_NAME()
-or, if the compiler has inlined this function there, contains its body (include/linux/tracepoint.h):
+While a tracepoint's static key is on, the key's sites lead to code that fires the tracepoint. This
+code calls __traceiter_NAME(), or contains the body of this function if the compiler has inlined it
+(include/linux/tracepoint.h):
 
     list = __tracepoint_NAME.funcs;               a load from a known address
     if (list)
@@ -9,22 +10,22 @@ or, if the compiler has inlined this function there, contains its body (include/
             list->func(list->data, arguments);
         while ((++list)->func);
 
-The list is read once for each firing, by a load of a whole register, and nothing else in the
-kernel's code reads it from its known address. So the load is the site of kinst's probe, and the
-arguments are those of the first call of the loop, computed from the registers at the load.
+Each firing reads the list once, by a load of a whole register, and no other code of the kernel
+reads it from its known address. So kinst plants the load. The probe's arguments are those of the
+first call in the loop, computed from the registers at the load.
 
-kinst must find every load. From the target of each site's jump it follows all paths, up to code
-that control can also come to while the key is off. Each indirect call on these paths must be one of
-two kinds:
+kinst must find every load. From the target of each site's jump it follows all paths, until they
+come to code that also runs while the key is off. Each indirect call on these paths must be of one
+of two kinds:
 
 - The call in the loop above, of a list whose load kinst has seen.
-- A call that cannot be the call in such a loop, since the called function was not loaded through a
-  pointer that was itself loaded from memory, or since the first argument is not the word after the
-  function in memory.
+- A call that cannot be in such a loop. In a loop, the function's address is loaded through a
+  pointer that was itself loaded from memory, and the first argument is loaded from the next word of
+  memory.
 
 Any other indirect call, or a computed jump, may be part of a firing whose load kinst has not
-recognised, so kinst refuses the tracepoint. A site that leads to no load and to no call of
-__traceiter_NAME() is no firing (`if (trace_NAME_enabled())`).
+recognised, so kinst refuses the tracepoint. A site that leads neither to a load nor to a call of
+__traceiter_NAME() fires nothing: it is a test, `if (trace_NAME_enabled())`.
 
 Tested by tests/systems/linux/test_tracepoints.py and tests/vm/counts/test_tracepoints.py.
 """
@@ -54,8 +55,8 @@ class FiringPlaces:
     """Where a tracepoint is fired.
 
     Attributes:
-        loads: address of each load of the list -> the arguments of the first call of the loop
-            (without `data`), as they can be found when the load is about to run.
+        loads: address of each load of the list -> how to find the tracepoint's arguments (without
+            `data`) just before the load runs.
         calls: whether __traceiter_NAME() is called.
     """
 
@@ -77,18 +78,17 @@ class UnknownFiringError(Exception):
 
 @dataclass(slots=True)
 class _Search:
-    """Search for the firings that the sites of one tracepoint's key lead to.
+    """State of the search for all firings of one tracepoint.
 
     Attributes:
         name: the tracepoint's name.
-        pointer: address of the pointer to its list.
-        count: number of arguments of its functions, with `data`.
+        pointer: address of the pointer to the tracepoint's list.
+        count: number of arguments of the functions in the list, with `data`.
         function: address of __traceiter_NAME().
-        sites: the sites of its key, by address.
-        loads: the loads of the list that were found so far, by address, each with the arguments of
-            the first call of its loop.
+        sites: the sites of the tracepoint's key, by address.
+        loads: the loads of the list that were found so far, as in FiringPlaces.
         calls: whether a call of __traceiter_NAME() was found.
-        known: addresses of the calls in the loops that begin with the loads in `loads`.
+        known: addresses of the calls in the loops of the loads in `loads`.
         entered: addresses of the called functions that the search has entered.
     """
 
@@ -123,10 +123,10 @@ class TracepointFirings:
             function_at: returns the function that contains an address.
             branches: returns the target of a static key's site, by the site's address; None if
                 there is no site.
-            tracepoints: addresses of the sites of tracepoints' keys.
-            fixups: address of an instruction of the kernel that may fault -> where control goes
-                after the fault. (Faults in modules are not known.)
-            bugs: addresses of breakpoints at which a thread ends (BUG).
+            tracepoints: addresses of the sites of all tracepoints.
+            fixups: where control goes after a fault, by the address of the instruction that faults;
+                without modules.
+            bugs: addresses of trap instructions that end the thread (BUG).
         """
         self._isa = isa
         self._read = read
@@ -145,13 +145,13 @@ class TracepointFirings:
 
         Args:
             name: the tracepoint's name.
-            pointer: address of the pointer to its list.
-            count: number of arguments of its functions, with `data`.
+            pointer: address of the pointer to the tracepoint's list.
+            count: number of arguments of the functions in the list, with `data`.
             function: address of __traceiter_NAME().
-            sites: the sites of its static key, by address.
+            sites: the sites of the tracepoint's static key, by address.
 
         Raises:
-            UnknownFiringError: some code may fire it in a way that kinst does not know.
+            UnknownFiringError: some code may fire the tracepoint in a way that kinst does not know.
         """
         search = _Search(name, pointer, count, function, sites)
         for site in sites.values():
@@ -169,8 +169,7 @@ class TracepointFirings:
 
     def call_of(self, load: Instruction, count: int) -> tuple[int, tuple[Argument, ...]]:
         """Find the call in the loop that begins with a load of a tracepoint's list. Return the
-        call's address, and how to find the arguments of the loop's first call (without `data`) when
-        the load is about to run.
+        call's address, and how to find its arguments (without `data`) just before the load runs.
 
         Args:
             load: the load of the list.
@@ -260,7 +259,7 @@ class TracepointFirings:
             yield flow.target
 
     def _reached(self, site: KeySite, sites: Mapping[int, KeySite]) -> set[int]:
-        """Return the addresses that control can come to after a site while the key is off."""
+        """Return the addresses of all code that can run after a site while the key is off."""
         reached, waiting = set[int](), [site.address + site.size]
         while waiting:
             at = waiting.pop()
@@ -271,9 +270,11 @@ class TracepointFirings:
         return reached
 
     def _before(self, site: KeySite, sites: Mapping[int, KeySite]) -> SymbolicRun | None:
-        """Return a symbolic execution that begins at the target of a site's jump. It knows the
-        value of a register if the register holds the same known number at the site on every path
-        through the site's function. Return None if kinst does not know all of these paths.
+        """Return a symbolic execution at the target of a site's jump, with the registers that hold
+        known numbers there.
+
+        A register is known if it holds the same number at the site on every path through the
+        function. Return None if kinst does not know all of these paths.
         """
         function = self._function_at(site.address)
         if function is None or function.module != KERNEL:
@@ -320,9 +321,8 @@ class TracepointFirings:
         """Follow all paths from an address, and add the firings to a search.
 
         Args:
-            off: addresses that control can come to while the key is off; paths end there.
-            begun: symbolic execution that has come to the address; None if no register is known
-                there.
+            off: addresses of code that also runs while the key is off; paths end there.
+            begun: symbolic execution at the address; None if no register is known there.
         """
         begun = begun or self._run(start)
         begun.ignore_stores()
@@ -347,9 +347,8 @@ class TracepointFirings:
     def _step(
         self, search: _Search, one: Instruction, run: SymbolicRun
     ) -> list[tuple[int, SymbolicRun]]:
-        """Run an instruction; return the addresses to which control can go, each with the symbolic
-        execution there.
-        """
+        """Run an instruction symbolically. Return the addresses to which control can go next, each
+        with the symbolic execution there."""
         if run.pointer_load(one) == number(search.pointer):
             call, search.loads[one.address] = self.call_of(one, search.count)
             search.known.add(call)
@@ -385,7 +384,7 @@ class TracepointFirings:
         return frozenset(f"regs[{r.d_name}]" for r in registers if r.slot in slots)
 
     def _may_be_of_list(self, run: SymbolicRun, one: Instruction) -> bool:
-        """Whether an indirect call may be the call in the loop of a list whose load was not
+        """Return whether an indirect call may belong to a firing whose load kinst has not
         recognised."""
         called, data = run.destination(one), run.passed(0)
         if called is None:
@@ -398,9 +397,8 @@ class TracepointFirings:
         return data is None or data == element.plus(WORD).loaded()
 
     def _leaves(self, one: Instruction, target: int | None) -> bool:
-        """Whether a jump leads to the start of another function: False if one of the two functions
-        is a cold part, or if `target` is None (not known).
-        """
+        """Return whether a jump leads to the start of another function. False if one of the two
+        functions is a cold part, or if the target is not known (None)."""
         there = self._function_at(target or 0)
         here = self._function_at(one.address)
         if there is None or here is None or there == here or COLD in there.name + here.name:
@@ -408,10 +406,9 @@ class TracepointFirings:
         return there.address == target
 
     def _enter(self, search: _Search, target: int) -> None:
-        """Search a called function, too, if the compiler may have moved code into it that fires the
-        tracepoint. Such a function is a part of another function, or one of the tracepoint's own
-        inline functions.
-        """
+        """Extend the search to a called function, if it may contain code that fires the tracepoint:
+        if the compiler has split it from another function, or if it is one of the tracepoint's
+        inline functions."""
         called = self._function_at(target)
         if called is None or called.address != target or target in search.entered:
             return

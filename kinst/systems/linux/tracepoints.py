@@ -1,21 +1,21 @@
 """Linux's tracepoints: their subsystems, sites and arguments.
 
-The kernel's source calls a tracepoint as trace_NAME(), an inline function. Each inlined copy is a
-nop, which is a site of the tracepoint's static key. While the key is on, the nop is a jump, which
-leads to code that calls the tracepoint's functions with its arguments. kinst turns the key on by
-itself (static_keys.py). What it plants depends on the kernel:
+The kernel's source fires a tracepoint by an inline function, trace_NAME(). Each inlined copy has a
+nop, a site of the tracepoint's static key. While the key is on, the nop is a jump to code that
+calls the functions in the tracepoint's list. kinst turns the key on by itself (static_keys.py).
+What kinst plants depends on the kernel:
 
 - Kernels without static calls: the code calls __traceiter_NAME(data, ...), which calls each
-  function in the tracepoint's list; the list may be empty. kinst plants the first instruction of
-  __traceiter_NAME(), and, if the compiler has inlined this function into the code, the load of the
-  list (tracepoint_firings.py).
+  function in the list; the list may be empty. kinst plants the first instruction of
+  __traceiter_NAME(). Where the compiler has inlined this function, kinst also plants the load of
+  the list (tracepoint_firings.py).
 - Kernels with static calls: the code loads the address of the list and skips the call if it is 0.
   Otherwise it calls __traceiter_NAME(), or the function in the list if there is only one. kinst
   plants the load, and finds the arguments from the instructions between the load and the call
   (Isa.guarded_call()). The kernel's table of static calls has the address of each such call.
 
-kinst adds no function to the list. The kernel is prepared for a key that is on while the list is
-empty, since this is so for a moment whenever a tracer comes or goes.
+kinst adds no function to the list. The kernel allows for an empty list while the key is on: this
+happens for a moment whenever a tracer comes or goes.
 
 Source: include/linux/tracepoint.h and kernel/tracepoint.c of Linux 5.10 to 7.3.
 
@@ -119,8 +119,9 @@ class LinuxTracepoints:
 
     @cached_property
     def _systems(self) -> dict[int, str]:
-        """Name of the subsystem ("sched") of each tracepoint that is an event of ftrace, by the
-        address of its struct tracepoint. A struct trace_event_call names the subsystem."""
+        """Names of subsystems, such as "sched", by the address of a struct tracepoint, for
+        tracepoints that are events of ftrace. They come from each event's struct trace_event_call.
+        """
         kernel, btf, elf = self._kernel, self._btf, self._kernel.elf
         low, high = elf.address("__start_ftrace_events"), elf.address("__stop_ftrace_events")
         if low is None or high is None or not btf.has("trace_event_call", "tp"):
@@ -182,8 +183,8 @@ class LinuxTracepoints:
         return [self._before(name, call, guard, count, key) for call in calls]
 
     def _needs(self, at: int) -> str:
-        """Return a reason to refuse a tracepoint that fires only after the kernel has run a
-        function for it (regfunc), which kinst does not run; "" if it needs no function.
+        """Return why a tracepoint is refused, if it fires only after the kernel has run a function
+        (regfunc); "" if it needs no such function. kinst does not run this function.
 
         Args:
             at: address of the struct tracepoint.
@@ -307,9 +308,9 @@ class LinuxTracepoints:
         raise self._unknown(name, call)
 
     def _parts(self, function: Function) -> Iterator[Function]:
-        """Yield a function, then the cold parts that the compiler has split from it. If the given
-        function is itself a cold part, yield it, then the function that it was split from, and that
-        function's other cold parts."""
+        """Yield a given function, then all other functions that belong to the same source function:
+        the function without its cold parts, and the cold parts that the compiler has split from it.
+        """
         yield function
         stem = function.name.partition(COLD)[0]
         for other in (*self._lookup(stem), *self._lookup(stem + COLD)):
@@ -317,8 +318,8 @@ class LinuxTracepoints:
                 yield other
 
     def _count(self, name: str) -> int:
-        """Return the number of arguments of __traceiter_NAME(), but 11 at most: the first argument
-        is `data`, which D leaves out, and D has ten arguments, arg0 to arg9."""
+        """Return the number of arguments of __traceiter_NAME(), at most 11: `data`, and arg0 to
+        arg9 of D. If the kernel's types do not tell, return the number of argument registers."""
         btf = self._btf
         for function in btf.named(btf.string_offsets(_CALLED + name), [KIND_FUNC]):
             info, _, _, _ = btf.record(btf.record(function)[2])

@@ -32,8 +32,8 @@ def user_state(kernel: LinuxMemory, btf: Btf, arch: IsaFacts) -> UserState | Non
     """Return where the current thread's user-mode registers and the name of its program are in
     memory; None if the kernel's symbols or types do not tell.
 
-    A thread enters from user mode with an empty kernel stack; the first thing on the stack is the
-    thread's registers (task_pt_regs() of each architecture).
+    When a thread enters the kernel from user mode, its kernel stack is empty. The kernel saves the
+    thread's registers first, at the top of the stack (task_pt_regs() of each architecture).
     """
     saved = arch.saved
     wanted = (("task_struct", "stack"), ("mm_struct", "start_code"), *_NAME)

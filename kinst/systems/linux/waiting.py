@@ -40,8 +40,8 @@ def waits_in(
 
     Args:
         chain: layout of frame records; None if the kernel is unwound by ORC tables.
-        thread: address of a thread that no CPU runs.
-        unwind: returns the backtrace for a program counter and registers by D name.
+        thread: address of the thread, which no CPU runs now.
+        unwind: returns a backtrace. Takes a program counter, and registers by D name.
         function_at: returns the function that contains an address.
     """
     try:
@@ -61,8 +61,8 @@ def waits_in(
 def _registers(
     kernel: LinuxMemory, btf: Btf, chain: FrameChain | None, thread: int
 ) -> tuple[int, Mapping[str, int]]:
-    """Return the program counter that was saved when a thread stopped running, and its saved stack
-    and frame pointers by D name.
+    """Return the registers that the kernel saved when it switched away from a thread: the program
+    counter, and the stack and frame pointers by D name.
 
     Args:
         chain: layout of frame records; None if the kernel is unwound by ORC tables.

@@ -69,12 +69,12 @@ def boot(
         parameters: kernel parameters that only guests with kinst's own initrd get.
         modules: kernel parameters that only guests that load modules get.
         text_is_final: tells by page tables whether the kernel is about to start init.
-        leap: the jump by which boot code comes to the kernel's own address space: (function that
-            contains the jump, bytes of the jump, register with the target, symbol of the target).
-            kinst reads the slide from the register. None if kinst finds the slide without a jump.
-        touched: ranges (virtual address, bytes) that boot code does not access until the page
-            tables map the kernel's image. At the first access kinst reads the slide from the page
-            tables. () if no such ranges are known.
+        leap: the jump of boot code into the kernel's own address space: (function that contains the
+            jump, bytes of the jump, register with the target, symbol of the target). From the
+            register kinst computes the slide. None if kinst finds the slide in another way.
+        touched: memory ranges (virtual address, bytes) that boot code first accesses when the page
+            tables map the kernel's image. At this access kinst finds the slide in the page tables.
+            () if no such ranges are known.
     """
     # Without the self-tests of ciphers, the kernel boots in four fifths of the time under TCG.  A
     # guest with the user's initrd boots with its usual parameters.  Init gets parameters that the
@@ -100,17 +100,17 @@ def span_of(
 ) -> BootSpan | None:
     """Return the part of Linux's boot that can be traced: from start_kernel() to the start of init.
 
-    None if the file lacks a symbol or code that is needed.
+    Return None if the file lacks a symbol or code that is needed.
 
     Sources: init/main.c. On riscv64, KASLR moves the image by a multiple of 2 MB within a gigabyte
     (arch/riscv/mm/init.c, setup_vm()).
 
     Args:
         file: the kernel's vmlinux.
-        leap: the jump by which boot code comes to the kernel's own address space: (function that
-            contains the jump, bytes of the jump, register with the target, symbol of the target);
-            None if kinst finds the slide without a jump.
-        touched: ranges (virtual address, bytes) that boot code does not access until the page
+        leap: the jump of boot code into the kernel's own address space: (function that contains the
+            jump, bytes of the jump, register with the target, symbol of the target); None if kinst
+            finds the slide in another way.
+        touched: memory ranges (virtual address, bytes) that boot code first accesses when the page
             tables map the kernel's image; () if none are known.
     """
     text, end, first = (file.address(name) for name in ("_text", "_end", "start_kernel"))
@@ -131,8 +131,8 @@ def span_of(
 def text_is_protected(
     paging: Paging, read: Read, registers: Mapping[str, int], image: tuple[int, int]
 ) -> bool:
-    """Return whether page tables show that Linux has write-protected its text: the last thing that
-    it does before it starts init (init/main.c, mark_readonly).
+    """Return whether page tables show that Linux has write-protected its text. Directly afterwards,
+    Linux starts init (init/main.c, mark_readonly).
 
     Args:
         read: reads the guest's memory, in which the page tables are.

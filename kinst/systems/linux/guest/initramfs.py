@@ -105,9 +105,8 @@ class Initramfs:
         return beside(initrd, busybox)
 
     def starting_beside(self, append: str) -> str:
-        """Return `append` with parameters added that make the kernel start kinst's helper as its
-        first program. The helper is a script that starts the init that `append` names, and runs
-        traced commands beside it.
+        """Add parameters to a kernel command line, so that the kernel starts kinst's helper (see
+        beside()) instead of the init that the command line names. The helper then starts this init.
 
         Args:
             append: kernel command line of a guest with the user's initrd.
@@ -121,8 +120,8 @@ def beside(initrd: bytes, busybox: Path) -> bytes:
     """Return the user's initrd followed by an archive with kinst's helper. The kernel unpacks both
     into the same file system.
 
-    The helper is the script guest_init.sh at the path BESIDE, with a busybox of its own. It starts
-    the user's init as process 1, and runs traced commands beside it.
+    The helper is a script (guest_init.sh, at the path BESIDE) with its own busybox. It starts the
+    user's init as process 1, and runs traced commands at the same time.
 
     Args:
         initrd: the user's archive, compressed or not.
