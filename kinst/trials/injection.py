@@ -239,7 +239,7 @@ def in_order(calls: Sequence[FailableCall], *, first: bool) -> list[int]:
 
     Args:
         calls: the calls, in the order in which the command made them.
-        first: whether the others are left out.
+        first: whether only the calls of the first kind are returned.
     """
     seen: set[tuple[str, ...]] = set()
     new: list[int] = []

@@ -455,8 +455,8 @@ class Rsp:
     def let_go(self, threads: Sequence[str]) -> None:
         """Let the stopped machine run on without this client. The machine must have no breakpoints.
 
-        QEMU may require the id of the process to detach from: if any client has told it that the
-        client supports several processes. The thread names then contain this id.
+        If any client has ever told QEMU that it supports several processes, QEMU requires the id of
+        the process to detach from. The thread names then contain this id.
 
         Args:
             threads: the stub's thread names, from threads().

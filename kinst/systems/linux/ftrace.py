@@ -286,7 +286,7 @@ class Ftrace:
         self, addresses: Iterable[int]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
         """Select the addresses that lie in call sites. Return two arrays in the same order: the
-        index in `sites` of each one's call site, and the addresses."""
+        indexes of their call sites in `sites`, and the addresses."""
         wanted = np.fromiter(addresses, np.uint64)
         if not len(self.sites):
             return np.zeros(0, np.int64), wanted[:0]
