@@ -1,8 +1,9 @@
 """LLVM IR of the functions that the kernel calls through hooks: in its breakpoint handler, in its
 exception table search, and in the interrupt that samples CPUs.
 
-The function of the breakpoint handler and that of the exception table search each look an address
-up in a hash table in the traps area of scratch:
+The first two functions look an address up in a hash table in the traps area of scratch.  The
+breakpoint handler's function uses the table of traps, the exception table search's function the
+table of copies:
 
 * The table of traps maps the address of each trap-planted instruction to its trampoline.
 * The table of copies maps the address of each displaced instruction to the original instruction.

@@ -109,8 +109,11 @@ def record_shapes(
 
 def _record_addresses(machine: CodeMachine) -> RecordAddresses | None:
     """Return the addresses that a trampoline needs for writing a record; None if trampolines cannot
-    write records on this machine, because of the way in which the CPU's number or the clock is
-    read, or because an address is too large.
+    write records on this machine. They can under three conditions:
+    * They can read the CPU's number and the clock, and find the counter that keeps a thread on its
+      CPU (CodeMachine.pin).
+    * All addresses fit in sign-extended 32-bit operands.
+    * A ring is at least a page.
     """
     cpu, busy = machine.builtins.get("cpu"), machine.pin
     scratch, clock = machine.scratch, machine.clock

@@ -2,7 +2,7 @@
 trampoline.
 
 A pure expression depends only on the registers at the site, on arguments of the probe, on constants
-and on the current thread, and can neither fault nor loop.  It may read the thread's task structure
+and on the current thread.  It can neither fault nor loop.  It may read the thread's task structure
 and credentials: they stay mapped while the thread runs, since only the thread itself replaces its
 credentials.  (ppid is not pure: another CPU may free the parent's structure unless interrupts are
 off.)  The thread may be interrupted in a snippet, and may move to another CPU: this changes the

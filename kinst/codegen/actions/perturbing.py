@@ -1,8 +1,8 @@
 """LLVM IR of the actions that change the traced function: regs[] =, return(), skip() and goto().
 
 A clause changes only the frame of saved registers. When all clauses of the probe have run, the
-trampoline (or, at a stopped machine, kinst) loads the changed registers from the frame, and takes
-the exit whose number is in the frame's exit slot.
+trampoline loads the changed registers from the frame. Then it takes the exit whose number is in the
+frame's exit slot. At a stopped machine, kinst does this instead of a trampoline.
 
 Tested by tests/fake/test_perturbing.py.
 """

@@ -349,8 +349,10 @@ def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
 
 def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function obtain(key, address of the state page), which finds or makes the
-    key's entry and returns its address.  It counts a drop and returns 0 if no entry that may hold
-    the key is free, or if other CPUs hold the lock of the key's first bucket for too long.
+    key's entry and returns its address.
+
+    It counts a drop and returns 0 if it cannot make the entry: no entry that may hold the key is
+    free, or other CPUs hold the lock of the key's first bucket for too long.
     """
     code = unit.function(name, 2)
     table = DynamicTable(unit, layout, code)

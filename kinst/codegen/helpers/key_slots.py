@@ -39,8 +39,8 @@ def key_word(code: IrFunction, key: IrValue, field: Field) -> IrValue:
 
 
 def slot_offset(code: IrFunction, word: IrValue, slots: int) -> IrValue:
-    """Emit LLVM IR that computes the byte offset of a key's slot in the slot table, which is also
-    the byte offset of the slot's counter from the first counter; return the offset.
+    """Emit LLVM IR that computes the byte offset of a key's slot in the slot table; return the
+    offset. The slot's counter has the same offset from the first counter.
 
     Args:
         word: the key's word (key_word()).

@@ -191,8 +191,8 @@ _Piece = Callable[[IrFunction, IrValue, IrValue, IrValue, IrValue], None]
 
 
 def _in_pieces(unit: Unit, name: str, piece: _Piece) -> IrFunction:
-    """Return the LLVM function NAME(dst, src, size), which copies in pieces of at most BUFFER bytes
-    and returns 0 on success and another value on failure.
+    """Return the LLVM function NAME(dst, src, size), which copies in pieces of at most BUFFER
+    bytes. It returns 0 on success and another value on failure.
 
     In code for the host, the function always fails if kinst knows no functions that access user
     memory (CodeMachine.user).

@@ -117,7 +117,7 @@ def _use(code: IrFunction, word: IrValue, identifier: IrValue) -> IrValue:
 
 def _end(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function end_speculation(slot number), which frees the slot and returns the
-    number to record (speculation_word()), or 0 if the slot is not in use.
+    number to record (speculation_word()). It returns 0 if the slot is not in use.
     """
     code = unit.function(name, 1)
     (identifier,) = code.params
@@ -131,8 +131,8 @@ def _end(unit: Unit, name: str) -> IrFunction:
 
 def _speculate(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function speculate(state page, slot number, bytes), which counts the bytes of
-    a record against the speculation's limit (specsize) and returns the number to record
-    (speculation_word()).  It returns 0 if the slot is not in use or the limit would be exceeded.
+    a record against the speculation's limit (specsize). It returns the number to record
+    (speculation_word()), or 0 if the slot is not in use or the limit would be exceeded.
     """
     code = unit.function(name, 3)
     state, identifier, size = code.params

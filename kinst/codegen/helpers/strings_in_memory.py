@@ -17,22 +17,22 @@ PIECE = 64
 
 def _write_read_chars(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function read_chars(dst, src, size), which copies bytes of the traced kernel
-    up to a NUL, at most `size` bytes, and returns 0 on success and another value on failure.
+    up to a NUL, at most `size` bytes. It returns 0 on success and another value on failure.
     """
     return _write_string_reader(unit, name, read_helper(unit), cut=False)
 
 
 def _write_read_string(unit: Unit, name: str) -> IrFunction:
-    """Return the LLVM function read_string(dst, src, size). It copies a string of the traced
-    kernel: at most `size` bytes, of which the last is a NUL. It returns 0 on success and another
-    value on failure.
+    """Return the LLVM function read_string(dst, src, size), which copies a string of the traced
+    kernel. It stores at most `size` bytes, the last of them a NUL. It returns 0 on success and
+    another value on failure.
     """
     return _write_string_reader(unit, name, read_helper(unit), cut=True)
 
 
 def _write_string_reader(unit: Unit, name: str, reader: IrFunction, cut: bool) -> IrFunction:
     """Return the LLVM function NAME(dst, src, size), which copies bytes up to a NUL, at most `size`
-    bytes, and returns 0 on success and another value on failure.
+    bytes. It returns 0 on success and another value on failure.
 
     Args:
         unit: the LLVM module under construction.
@@ -249,8 +249,8 @@ def _bound(firing: Firing, text: Text) -> IrValue:
 
 def _read_user_string(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function read_user_string(dst, src, size), which copies a string of the
-    current process, at most `size` bytes with its NUL, and returns 0 on success and another value
-    on failure.
+    current process. It stores at most `size` bytes, the last of them a NUL. It returns 0 on success
+    and another value on failure.
     """
     return _write_string_reader(unit, name, user_helper(unit), cut=True)
 

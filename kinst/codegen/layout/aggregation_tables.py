@@ -195,8 +195,8 @@ def _constant_keys(
 
 
 def _constant_at_all(program: typed.TypedProgram, index: int) -> bool:
-    """Return whether every key in every update of an aggregation is a literal, or a built-in that
-    is constant at a probe (probefunc, id and so on). Clauses that no probe runs count as well.
+    """Return whether every key in every update of an aggregation is constant at a probe: a literal,
+    or a built-in such as probefunc or id. Clauses that no probe runs count as well.
 
     Args:
         index: index of the aggregation.

@@ -75,8 +75,8 @@ _blanks, _key_end = partial(_skip, _blank), partial(_skip, _in_name)
 
 def _string_end(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function json_string(text, bound, at), which returns the index of the quote
-    that ends a string, or -1 if the text is not JSON.  `at` is the index of the string's first byte
-    after its opening quote.
+    that ends a string. `at` is the index of the string's first byte after its opening quote. The
+    function returns -1 if the text is not JSON.
     """
     code = unit.function(name, 3)
     text, bound, start = code.params
@@ -123,7 +123,7 @@ def _string_end(unit: Unit, name: str) -> IrFunction:
 
 def _value_end(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function json_value(text, bound, at), which returns the index after the JSON
-    value that begins at index `at`, or -1 if the text is not JSON.
+    value that begins at index `at`. The function returns -1 if the text is not JSON.
     """
     code = unit.function(name, 3)
     text, bound, start = code.params

@@ -15,8 +15,9 @@ LLTOSTR_ROOM = 72  # 64 binary digits, a sign, the NUL
 
 
 def _write_lltostr(unit: Unit, name: str) -> IrFunction:
-    """Return the LLVM function lltostr(room, value, base), which writes a number's text at the end
-    of the LLTOSTR_ROOM bytes at `room`, and returns the address of the text's first byte.
+    """Return the LLVM function lltostr(room, value, base), which writes a number's text and returns
+    the address of the text's first byte. The text ends at the end of the LLTOSTR_ROOM bytes at
+    `room`.
     """
     code = unit.function(name, 3)
     room, value, base = code.params

@@ -53,8 +53,8 @@ def write_length(unit: Unit, name: str) -> IrFunction:
 
 def _write_find_byte(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function find_byte(string, bound, byte, last), which returns the address of
-    the byte's first occurrence, or of its last occurrence if `last` is not 0; 0 if the byte is not
-    in the string. The byte may be NUL.
+    the byte's first occurrence in the string. If `last` is not 0, it returns that of the last
+    occurrence. It returns 0 if the byte is not in the string. The byte may be NUL.
     """
     code = unit.function(name, 4)
     string, bound, wanted, last = code.params
@@ -163,8 +163,8 @@ _write_index, _write_rindex = partial(_write_search, False), partial(_write_sear
 
 def _write_append(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function append(dst, at, size, string, bound), which stores a string from
-    dst[at] on and returns the index of its NUL; `size` if the string with its NUL does not fit in
-    `size` bytes.
+    dst[at] on and returns the index of its NUL. It returns `size` if the string with its NUL does
+    not fit in the `size` bytes at dst.
     """
     code = unit.function(name, 5)
     dst, start, size, string, bound = code.params

@@ -142,9 +142,9 @@ def snapshot(firing: Firing, expr: TranslatedStruct, lower: Lower) -> Lowered:
 
 
 def _base(firing: Firing, expr: Store, lower: Lower) -> IrValue | None:
-    """Emit LLVM IR that computes the address of the D variable, a structure or an array, in which a
-    store changes a part (s.x = 1, a[2] = 1); return this address. For a dynamic variable, it is the
-    address of the value in the table entry.
+    """Emit LLVM IR for a store that changes a part of a D variable (s.x = 1, a[2] = 1). The emitted
+    code computes the address of the variable, a structure or an array; return this address. For a
+    dynamic variable, it is the address of the value in the table entry.
 
     Return None if the store is through a pointer (*p = 1, p->x = 1).
     """

@@ -40,8 +40,8 @@ def stack_depth(firing: Firing) -> IrValue:
 
 
 def kernel_stack(firing: Firing, to: IrValue, frames: int) -> None:
-    """Emit LLVM IR that stores the program counters of the first `frames` frames of the kernel's
-    stack at `to`, and fills up with zeros if the stack has fewer.
+    """Emit LLVM IR that stores the program counters of the kernel's stack at `to`, for the first
+    `frames` frames. If the stack has fewer frames, zeros follow.
     """
     if firing.unit.machine.host:
         copy_scratch_words(firing, to, context_word(firing, CONTEXT_STACK + 1), frames * WORD)
@@ -97,9 +97,11 @@ def _program_counter(firing: Firing) -> IrValue:
 
 def _call_unwinder(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function unwind(saved registers, dst, frames), which calls the kernel's
-    unwinder, stores the program counters of at most `frames` frames at dst, and returns their
-    number.  The function has the machine's calling convention, which saves more registers than a C
-    function saves.
+    unwinder. It stores the program counters of at most `frames` frames at dst, and returns their
+    number.
+
+    The function has the machine's calling convention, which saves more registers than a C function
+    saves.
     """
     assert unit.machine.unwinder is not None
     code = unit.function(name, 3)
@@ -145,8 +147,8 @@ def store_process(firing: Firing, to: IrValue) -> None:
 
 
 def user_stack(firing: Firing, to: IrValue, frames: int) -> None:
-    """Emit LLVM IR that stores the record of ustack() at `to`: the current process, the program
-    counters of at most `frames` frames, and zeros if the stack has fewer frames.
+    """Emit LLVM IR that stores the record of ustack() at `to`: the current process, then the
+    program counters of the first `frames` frames. If the stack has fewer frames, zeros follow.
     """
     store_process(firing, to)
     at = firing.code.add(to, USER_WORDS * WORD)
@@ -240,8 +242,8 @@ def _saved_registers(unit: Unit, name: str) -> IrFunction:
 
 def _process(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function process(dst, task, working memory for the name), which stores the
-    words by which a record describes a process (store_process()), except for the first word, the
-    process id.  It always returns 0.
+    words by which a record describes a process (store_process()). It leaves out the first word, the
+    process id. It always returns 0.
     """
     state = _known(unit)
     code = unit.function(name, 3)
