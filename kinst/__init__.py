@@ -5,7 +5,7 @@
         result = machine.run("kinst::vfs_read:0 { @[execname] = count(); }", "ls")
         print(result.aggregations)
 
-docs/api.md describes the library.  A name of this module is imported when it is first used, so that
+docs/api.md describes the library.  Each name of this module is imported when it is first used. So
 commands that do not use the library start quickly.
 
 Tested by tests/test_api_docs.py and tests/vm/test_main_job.py.

@@ -5,9 +5,9 @@ next event. A client should complete its work for an event first: then texts, ou
 and changes of files have the right order. The records of a Batch and the tables of a Printed are
 valid only until the client asks for the next event.
 
-There are three groups of classes: data (Record, Aggregation, Lost, Fault, Message, Output, End),
-requests that only a client can fulfil (Shell, Reopen, Truncate, OptionSet), and marks that an
-output format may need (Arrived, TracingOver, Closing). Many records come together as a Batch, and
+There are three groups of classes. Data: Record, Aggregation, Lost, Fault, Message, Output, End.
+Requests that only a client can fulfil: Shell, Reopen, Truncate, OptionSet. Marks that an output
+format may need: Arrived, TracingOver, Closing. Many records come together as a Batch, and
 aggregations as a Printed. flattened() turns them into single Records and Aggregations.
 
 Tested by tests/consumer/test_interpreter.py.
@@ -213,14 +213,15 @@ class End:
     """Event: the trace has ended; no event follows.
 
     Attributes:
-        reason: exit (the program called exit()), interrupted (the client called stop()), command
-            (the traced command ended), boot (the traced boot ended), timeout, full (a buffer with
-            bufpolicy fill is full), overload (the probes left the kernel too little time, and the
-            kernel reported that), panic, hang, gone (the guest ended by itself in another way),
-            error.
+        reason: why the trace has ended. One of: exit (the program called exit()); interrupted (the
+            client called stop()); command (the traced command ended); boot (the traced boot ended);
+            timeout; full (a buffer with bufpolicy fill is full); overload (the kernel reported that
+            the probes leave it too little time); panic; hang; gone (the guest ended by itself in
+            another way); error.
         status: exit status: 1 after an error or an overload, 110 after a panic, 111 after a hang.
-            Otherwise the first that applies: what the option fail says (core/endings.py); the
-            status of exit(); 124 if a timeout ended the command; the command's status; 0.
+            Otherwise the first of these that exists: the status by the option fail
+            (core/endings.py); the status of exit(); 124 if a timeout ended the command; the
+            command's status; 0.
         error: why the trace ended with panic, hang, gone or error. The same error is raised when
             the next event is asked for.
     """

@@ -4,8 +4,8 @@ TCG).
 Such an emulator finds translated code by a hash of its address (CodeTable). Two pieces of code with
 the same table entry evict each other. If both run at a hit, each hit pays two slow look-ups. If
 there are few trampolines, kinst puts each of them at the next address whose table entry is free. An
-entry is in use if it belongs to another trampoline, to a site, to an address that a trampoline
-leads to, or to other code that is known to run at hits.
+entry is in use if it belongs to another trampoline or to other code that is known to run at hits,
+such as the sites and the addresses to which trampolines lead.
 
 kinst does not know what else runs when a site is hit, such as the callers of its function. The
 trampolines of many sites would fill the table, so kinst puts many trampolines as close together as
@@ -25,11 +25,12 @@ _SHARE = 4  # a quarter of the table's entries may be used
 
 
 class Apart:
-    """Allocator of trampoline addresses that each have an entry of their own in the machine's table
+    """Allocator of addresses for trampolines. Each address has its own entry in the machine's table
     of translated code."""
 
     def __init__(self, table: CodeTable, taken: U64, align: int) -> None:
-        """Begin; only the table entries of the addresses in `taken` are in use.
+        """Begin with the table entries of the addresses in `taken` in use, and all other entries
+        free.
 
         Args:
             table: the machine's table of translated code.

@@ -57,8 +57,8 @@ class BlockRules:
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockSums:
     """How to compute the counters of instructions from the counters of blocks and stubs, as a list
-    of additions. A counter is given by its offset from the per-CPU base or, if all CPUs share it,
-    by its address as a signed number.
+    of additions. A counter is given by its offset from the per-CPU base. If all CPUs share the
+    counter, it is given by its address, as a signed number.
 
     Attributes:
         source: for each addition, the counter of the block or stub.
@@ -81,13 +81,12 @@ def _none() -> I64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """The sites of a program after blocks were formed, with their remaining work.
+    """The sites of a program, with the work that is left for each after blocks were formed.
 
     Attributes:
-        wanted: all sites, with the work that is left at each.
+        wanted: all sites, each with the work that is left.
         entered: indexes of the sites that need a stub.
-        counters: offset of each stub's counter from the per-CPU base (if all CPUs share it, its
-            address as a signed number), in the order of `entered`.
+        counters: the counter of each stub, in the order of `entered`; given as in BlockSums.
         sums: how to compute the counters of instructions from those of blocks and stubs.
     """
 
@@ -193,8 +192,8 @@ def _within(candidates: Bools, need: I64, count: int) -> Bools:
 class _SiteCounters:
     """The counters that the work of each site adds to.
 
-    A counter is given by its offset from the per-CPU base or, if all CPUs share it, by its address
-    as a signed number.
+    A counter is given by its offset from the per-CPU base. If all CPUs share the counter, it is
+    given by its address, as a signed number.
 
     Attributes:
         start: for each site, where its counters begin in `every`.

@@ -1,10 +1,10 @@
 """Chains: which trampolines lead straight into which others (docs/chains.md).
 
-If the next instruction, or a branch target, is planted as well, control need not go back to the
-kernel's text only to leave it again by the next patch. It continues in the trampoline of that next
-site instead. Every site keeps its own patch, so a thread that comes another way (by a return, by a
-computed jump, or from inside the function) is counted all the same. A chain changes what a hit
-costs, never what is counted.
+After a displaced instruction, control goes to the next instruction or to a branch target. If that
+instruction is planted as well, control need not go back to the kernel's text: it continues in the
+trampoline of that site. Every site keeps its own patch, so a thread that comes another way (by a
+return, by a computed jump, or from inside the function) is counted all the same. A chain changes
+what a hit costs, never what is counted.
 
 Trampolines lie in the order of their sites, so that control falls from one into the next without a
 jump. So a thread could stay in a chain for as long as a loop of the function runs, even after the

@@ -56,9 +56,9 @@ def predecessors_of(
         target: index of the instruction in the same function that the direct jump or branch leads
             to, or -1.
         follows: whether the instruction comes directly after the previous one.
-        elsewhere: whether control may also come to the instruction in a third way, such as by a
-            call. The first two are to fall through from the instruction before it, and to come by a
-            direct jump or branch of its function.
+        elsewhere: whether control may come to the instruction in an unknown way, such as by a call.
+            Known ways are to fall through from the instruction before it, and a direct jump or
+            branch in its function.
     """
     returned_to = np.zeros(len(sites), np.bool_)
     returns = flows.falls & ((flows.kind == CALL) | (flows.kind == TRAP))

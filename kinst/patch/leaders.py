@@ -160,7 +160,7 @@ class _FunctionRows:
 
         Args:
             addresses: addresses of code.
-            of: for each address, the index of the function that it is in.
+            of: for each address, the index of the function in which to look.
         """
         return self.row_at[self.base[of] + (addresses - self.start[of]).view(np.int64)].astype(
             np.int64
@@ -169,8 +169,8 @@ class _FunctionRows:
     def within(self, addresses: U64) -> tuple[I64, I64]:
         """Find which addresses are in the functions or in the padding after them.
 
-        If functions overlap, or a function lies in the padding after another one, an address is
-        found once for each function that it belongs to.
+        An address may belong to several functions, since functions may overlap or lie in another
+        one's padding. It is found once for each of them.
 
         Args:
             addresses: addresses, ascending.
@@ -675,13 +675,12 @@ class Leaders:
         return [*used, *((f.address, f.address + f.size) for f in alone)]
 
     def _read(self, code: _FunctionRows, which: I64, text: U8) -> None:
-        """Read the live bytes of some functions, and the bytes directly after each function, and
-        store each byte in `text` at its position (_FunctionRows).
+        """Read the live bytes of some functions, and of the padding after each of them.
 
         Args:
             code: the functions.
             which: indexes of the functions to read.
-            text: for each byte, its value.
+            text: the bytes are stored here, each at its position (_FunctionRows).
         """
         some = [(code.functions[k], int(code.base[k])) for k in which.tolist()]
         first = some[0][0].address

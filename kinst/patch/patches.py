@@ -1,5 +1,5 @@
-"""Sequences of patches and of pieces of code that are stored as numpy columns, which take a few
-bytes for each value instead of several Python objects."""
+"""Sequences of patches and of pieces of code, stored as numpy columns. Columns take a few bytes for
+each value, and Python objects would take many more."""
 
 from __future__ import annotations
 

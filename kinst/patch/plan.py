@@ -433,8 +433,8 @@ def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
     """Return, for each site, the offsets of the counters that its work adds to; None if
     Isa.trampolines cannot make the trampoline from these alone.
 
-    The value is None if the site has other work than unconditional counts, if its trampoline runs
-    earlier instructions again, or if it has more than 255 counters.
+    This needs unconditional counts as the only work, at most 255 counters, and a trampoline that
+    does not run earlier instructions again.
     """
     counters_of: dict[int, tuple[int, ...] | None] = {}
     for work in wanted:
@@ -652,8 +652,9 @@ class _TrampolineLayout:
         )  # fmt: skip
 
     def text(self) -> tuple[Pieces, I32]:
-        """Return the code of all trampolines. Also return, for each trampoline, the offset in it of
-        the copy of the original instruction, or -1 if that copy cannot fault."""
+        """Return the code of all trampolines and, for each trampoline, where the copy of the
+        original instruction begins. This is an offset in the trampoline, or -1 if the copy cannot
+        fault."""
         start = (self.at - np.uint64(self._start)).view(np.int64)
         block = np.zeros(self._text_end - self._start, np.uint8)
         original_at: I32 = np.full(len(start), -1, np.int32)

@@ -3,8 +3,8 @@ middle (docs/chains.md).
 
 Most instructions are shorter than a jump. Several in a row have room for a jump, which leads to a
 trampoline that holds them all. A branch to an instruction inside a run would enter the middle of
-the jump. So only the first instruction of a run may be one that control can reach other than from
-the instruction before it (CodeLines.joins). This module chooses runs so that as few planted
+the jump. So control must reach each instruction of a run, except the first, only from the
+instruction before it (CodeLines.joins). This module chooses runs so that as few planted
 instructions as possible are left to traps.
 """
 
@@ -117,8 +117,8 @@ class Runs(ColumnSequence[Run]):
 
 
 def bounds_of(sizes: I64) -> I64:
-    """Return the offset at which each item begins if items of these sizes are joined, and finally
-    the offset at which the last item ends."""
+    """Return where each item begins if items of these sizes are joined. The last element of the
+    result is where the last item ends."""
     bounds = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=bounds[1:])
     return bounds
@@ -166,8 +166,8 @@ def idle_of(flows: Flows, padding: Bools, follows: Bools) -> Bools:
 
 
 def _spread(begins: Bools, within: Bools) -> Bools:
-    """Return, for each instruction, whether it belongs to the set `within` and can be reached from
-    an instruction of `begins` by going forward, without leaving `within`.
+    """Return, for each instruction, whether it is in `within` and is reached from an instruction of
+    `begins` by going forward through instructions of `within` only.
 
     Args:
         begins: for each instruction, whether to begin there; it must be in `within` as well.

@@ -16,9 +16,8 @@ class WantedSite:
 
     Attributes:
         site: the instruction.
-        way: how the instruction is planted: "jump" or "trap". For an instruction without a probe,
-            "gate" if it gets a jump of its own, or "" if it is displaced only because it is in a
-            run.
+        way: how the instruction is planted: "jump" or "trap". An instruction without a probe has
+            "gate" if it gets a jump of its own, and "" if it only belongs to a run.
         bodies: the parts of the work at a hit (core/bodies.py), in order.
         following: live bytes after the instruction.
         rerun_prefix: code of the instructions before this one that the trampoline runs again after

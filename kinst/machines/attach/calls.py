@@ -1,9 +1,9 @@
-"""Calls of the guest kernel's C functions, made by one of the guest's own threads.
+"""Calls of the guest kernel's C functions by one of the guest's own threads.
 
-kinst stops a thread at the entry of a function that system calls lead to, sets its registers and a
-return address, and lowers its stack pointer. The thread may sleep in the call and return on another
-CPU; its stack pointer identifies it. Afterwards kinst restores its registers, and the thread enters
-the function as if nothing had happened.
+kinst stops a thread at the entry of a function that system calls lead to. It sets the thread's
+registers and return address, and lowers the stack pointer. The thread may sleep in the call and
+return on another CPU; its stack pointer identifies it. Afterwards kinst restores its registers, and
+the thread enters the function as if nothing had happened.
 
 A thread must return from its call whatever fails in kinst. After an error, kinst connects to the
 stub again and continues to wait.

@@ -260,11 +260,11 @@ class Guardian:
         return Reached(pieces, root, top, text, rsp.agreed, debugger.seen)
 
     def settle(self, page_tables: int | None, allocator: PageAllocator | None) -> tuple[str, int]:
-        """Store where the guest's kernel has its page tables and its page allocator, and undo
-        changes that an earlier kinst has left in the machine.
+        """Take facts about the guest's kernel from kinst, and undo changes that an earlier kinst
+        has left in the machine.
 
-        Returns a sentence that says what was undone ("" if nothing was left), and -1 in place of a
-        file descriptor, since the answer has none.
+        Returns a sentence about what was undone, "" if nothing was left. The second value stands
+        for a file descriptor; it is always -1, for none.
 
         Args:
             page_tables: virtual address of the kernel's top-level page table, None if unknown.
@@ -331,8 +331,8 @@ class Guardian:
     def finish(self) -> tuple[str, int]:
         """Undo all changes in the stopped machine, disconnect from its stub and let it run.
 
-        Returns a sentence about what could not be undone ("" if everything was undone), and -1 in
-        place of a file descriptor, since the answer has none.
+        Returns a sentence about what could not be undone, "" if everything was undone. The second
+        value stands for a file descriptor; it is always -1, for none.
         """
         assert self._debugger is not None
         self._debugger.handed_back(running=False)

@@ -1,8 +1,8 @@
 """Memory that kinst allocates in the guest's kernel, shares with QEMU, and frees.
 
-The memory consists of the largest blocks that the kernel allocates, of 4 or 2 MB, so that
-page-table entries for 2 MB can map it. To share the memory, kinst replaces the blocks in QEMU's
-address space by shared memory, which kinst maps as well.
+The memory consists of the largest blocks that the kernel allocates, of 4 or 2 MB. So page-table
+entries for 2 MB can map it. To share the memory, kinst replaces the blocks in QEMU's address space
+by shared memory, which kinst maps as well.
 
 Tested by tests/machines/attach/test_journal.py and tests/machines/attach/test_parts.py.
 """

@@ -1,6 +1,6 @@
 """Journal of an attached machine: a file with the changes that must be undone.
 
-If kinst and its guardian are both killed (such as by a lack of memory), the next start of kinst
+kinst and its guardian may both be killed, such as by a lack of memory. Then the next start of kinst
 undoes the changes in the journal. A journal belongs to one QEMU process and one boot of the host. A
 record is written before its change is made; a change of code has a second record afterwards.
 Records have checksums: the first incomplete record ends the journal, and the changes of all later

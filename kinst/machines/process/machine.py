@@ -329,8 +329,8 @@ class TracedProcess(Target):
     def _taken(self) -> list[tuple[int, int]]:
         """Return the ranges [low, high) of addresses where kinst must not map memory, ascending.
 
-        These are the program's mappings with some distance before and after them, the addresses to
-        which the heap may grow, and the lowest addresses.
+        The ranges cover the lowest addresses, the addresses to which the heap may grow, and the
+        program's mappings with some distance around each.
         """
         with open(f"/proc/{self._program.pid}/stat") as file:
             heap = int(file.read().rpartition(")")[2].split()[_START_BRK])

@@ -3,8 +3,8 @@
 Each CPU has a table of 4096 entries, and each entry holds one block of translated code. A direct
 jump within a page needs no table, since QEMU puts it into the translation. After any other jump, a
 call or a return, QEMU looks up the next block in this table, by its virtual address. If the entry
-holds a different block, QEMU looks up the next block in a hash table of all blocks, by its physical
-address, and replaces the entry. That takes longer.
+holds a different block, QEMU replaces the entry. For this it must find the next block in a hash
+table of all blocks, by its physical address, which takes longer.
 
 Sources: QEMU 7.2 and 10.0, accel/tcg/tb-jmp-cache.h (TB_JMP_CACHE_BITS), accel/tcg/tb-hash.h
 (tb_jmp_cache_hash_func), accel/tcg/translator.c (translator_use_goto_tb). Pages have 4 KB

@@ -237,9 +237,8 @@ class BootingVm(Vm):
     def wait(self, timeout: float) -> MachineEvent | None:
         """Wait for an event, and return it; None after `timeout` seconds.
 
-        Meanwhile a command is prepared when kinst's init is ready for it. Each time that the
-        guest stops while its kernel boots, the page tables of the stopped CPU are used to read
-        memory until the next stop.
+        Meanwhile a command is prepared when kinst's init is ready for it. While the kernel boots,
+        memory is read by the page tables of the CPU that stopped last.
         """
         if self._is_at_last:
             self.stop()

@@ -1,10 +1,9 @@
-"""Folders of the host that a guest can use, each served by a virtiofsd, and the environment of
-commands that run on them.
+"""Folders of the host that a guest can use, and the environment of commands that run in them.
 
-virtiofsd(1) serves one folder over a vhost-user socket; QEMU shows the folder to the guest as a
-virtio device with a tag, which guest_init.sh mounts. kinst makes a listening socket, connects to
-it, and starts virtiofsd with it. kinst passes the connection to QEMU, and makes no other. No socket
-has a file name.
+One virtiofsd(1) for each folder serves it over a vhost-user socket. QEMU shows the folder to the
+guest as a virtio device with a tag. guest_init.sh mounts the device. kinst makes a listening
+socket, connects to it, and starts virtiofsd with it. kinst passes the connection to QEMU, and makes
+no other. No socket has a file name.
 """
 
 from __future__ import annotations
@@ -192,7 +191,7 @@ def _command(program: str, share: Share, listening: int) -> list[str]:
     """Return the command line that starts virtiofsd for a folder.
 
     If the guest cannot write the folder, virtiofsd caches its contents and does not check them
-    again, so the folder must not change while the guest runs. The sandbox is chroot, since the
+    again. So the folder must not change while the guest runs. The sandbox is chroot, since the
     other kind of sandbox needs a mount point below the folder, and / has none.
 
     Args:

@@ -44,8 +44,8 @@ class Accelerator:
     Attributes:
         name: KVM or TCG.
         reason: why this accelerator was chosen, for the user.
-        required: whether the user has asked for this accelerator, so that kinst does not try
-            another accelerator if the guest does not come up.
+        required: whether the user has asked for this accelerator. Then kinst tries no other one if
+            the guest does not come up.
         silence: seconds without output after which a guest that boots under KVM is taken to hang.
         record: where the outcome of a start under KVM is recorded; None to record nothing.
     """

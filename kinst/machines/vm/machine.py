@@ -1,6 +1,4 @@
-"""Target for a kernel that kinst boots in QEMU: its boot, its events, its hangs and its
-commands.
-"""
+"""Target for a kernel that kinst boots in QEMU: boot, events, hangs and commands."""
 
 from __future__ import annotations
 
@@ -138,8 +136,8 @@ class Vm(Guest):
     def _come_up_under_tcg(self, error: TargetError, say: Callable[[str], None]) -> None:
         """Start the guest again under TCG, and record that it does not come up under KVM.
 
-        Nothing is recorded if it does not come up under TCG either, or if the host was too busy to
-        run it under KVM.
+        Nothing is recorded if the guest does not come up under TCG either. Nothing is recorded if
+        the host was too busy to run it under KVM.
 
         Args:
             error: why it has not come up under KVM.

@@ -367,8 +367,7 @@ class Qemu:
     def clear_scratch(self) -> None:
         """Zero scratch after the boot.
 
-        QEMU and the firmware may have written there, since they load a large initrd at the end of
-        RAM, from where the kernel moves it.
+        QEMU and the firmware may have written there: they load a large initrd at the end of RAM.
         """
         offset = self._offset(self.layout.scratch, self.layout.scratch_size)
         self.memory.clear(offset, self.layout.scratch_size)

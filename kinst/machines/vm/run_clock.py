@@ -15,9 +15,9 @@ from kinst.wire.qmp import OwnMonitor
 class RunClock:
     """Time for which a guest has run, by QEMU's events STOP and RESUME.
 
-    QEMU stamps each of these events with the host's time, in microseconds, at the moment at which
-    it stops or starts the guest's own clocks. So this time does not pass while the guest is
-    stopped. It does not depend on when kinst learns of a stop.
+    Each of these events has the host's time, in microseconds, at which QEMU stopped or started the
+    guest's own clocks. So this time does not pass while the guest is stopped. It does not depend on
+    when kinst learns of a stop.
     """
 
     def __init__(self, monitor: OwnMonitor) -> None:
