@@ -1,8 +1,8 @@
-"""Plan that plants a trace's probes anew, after the boot that it traces.
+"""Planting of a trace's probes a second time, once the kernel whose boot is traced is up.
 
 While a kernel boots, each probe stops the machine. Once the kernel is up, its text is final and
-scratch can be mapped. So kinst plants the same probes again, now with jumps and traps, as in
-any kernel that is up. Their variables, buffers and aggregations stay where they are.
+scratch can be mapped. So kinst plants the same probes again, now with jumps and traps, as in any
+kernel that is up. The program's variables, buffers and aggregations stay where they are.
 
 Tested by tests/vm/boot/test_after_boot.py.
 """
@@ -36,14 +36,14 @@ def plan_after_boot(
 ) -> TracePlan:
     """Return the plan by which a trace of a boot goes on once the kernel is up.
 
-    The plan has the same scratch as the plan for the boot, and the same probes except those of
-    functions that the kernel has freed. A site that can get neither a jump nor a trap in a kernel
-    that is up, such as a jump label, stops the machine as before.
+    The new plan uses the same scratch and the same probes. Probes in functions that the kernel has
+    freed are left out. A site that can get neither a jump nor a trap in a kernel that is up, such
+    as a jump label, stops the machine as before.
 
     Args:
         made: the plan for the boot.
-        booting: the system, as it was when that plan was made.
-        workspace: the machine, whose kernel is up; boot_over() has been called.
+        booting: the system, as it was when `made` was planned.
+        workspace: the machine after boot_over(): its kernel is up.
         say: called with a sentence that says how many probes are planted in which way.
 
     Raises KinstError.
@@ -72,13 +72,13 @@ def plan_after_boot(
 
 
 def _placed(before: PlacedProgram, placement: Placement, workspace: Workspace) -> PlacedProgram:
-    """Return the program as it was placed for the boot, with a new placement and new counters.
+    """Return a program with the placement on the kernel that is up, and with new counters.
 
-    The layout of its scratch stays.
+    Its variables, records and aggregations stay where the boot used them.
 
     Args:
         before: the program as it was placed for the boot.
-        placement: its placement on the kernel that is up.
+        placement: the placement on the kernel that is up.
     """
     scratch = replace(before.scratch, address=placement.memory.address)
     more = COUNTER * len(placement.planted) if before.compiled.plant.blocks else 0
@@ -88,8 +88,8 @@ def _placed(before: PlacedProgram, placement: Placement, workspace: Workspace) -
 
 
 def _is_freed(site: Site, booting: System, system: System) -> bool:
-    """Return whether a function that could be traced during the boot cannot be traced any more: the
-    kernel has freed it.
+    """Return whether the kernel has freed a site's function: the function could be traced during
+    the boot, and cannot be traced now.
     """
     return bool(system.refusals(site.function)) and not booting.refusals(site.function)
 
@@ -109,7 +109,7 @@ def _renewed(chosen: ChosenSite, code: bytes) -> EnabledSite:
 
 
 def _steppable(placement: Placement, machine: StartedMachine) -> Sequence[ChosenSite]:
-    """Return the refused sites at which the machine can stop nevertheless."""
+    """Return the refused sites at which a breakpoint can still stop the machine."""
     kernel, isa = machine.kernel, machine.isa
     changing = refusals_of(placement.enabled, machine)
     return [

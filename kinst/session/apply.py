@@ -36,8 +36,8 @@ class Planted(Protocol):
     unplanted.
 
     Attributes:
-        hidden: number of planted functions that the kernel's own tracer cannot trace after
-            unplant(), because the tracer was in use while unplant() ran.
+        hidden: after unplant(), the number of functions that the kernel's own tracer cannot trace,
+            because kinst had planted them and the tracer was in use during unplant().
     """
 
     hidden: int
@@ -177,8 +177,8 @@ class PlantedStopped:
     def _text_for(self, patches: Patches) -> LiveText:
         """Return a copy of the kernel's text, for work on these patches.
 
-        If the patches are few and the machine should be stopped only briefly, return NO_TEXT, and
-        the caller reads memory at each patch instead.
+        Returns NO_TEXT if the patches are few and the machine should be stopped only briefly. The
+        caller then reads memory at each patch.
         """
         return NO_TEXT if self._brief and len(patches) <= FEW else _read_text(self._machine)
 
@@ -254,9 +254,9 @@ class PlantedStopped:
         """Turn on or off the kernel's own switches (static keys) that must be on so that control
         reaches some of the sites.
 
-        The kernel must not be stopped while it changes switches itself. If it is, kinst lets the
-        machine run briefly and tries again. Returns False if this has not helped within SWITCHING
-        seconds.
+        The kernel may have stopped in the middle of changing switches itself. Then kinst lets the
+        machine run briefly, stops it and tries again. Returns False if the kernel has not finished
+        after SWITCHING seconds.
 
         Args:
             switches: addresses of the switches (EnabledSite.switch).
@@ -335,10 +335,10 @@ class PlantedStopped:
         """Map the address of the second instruction of each two-instruction jump to the jump's
         target.
 
-        A run gets such a jump only if no word of memory holds the address of the jump's second
-        instruction. So if a word holds this address when the jump is removed, the word is the
-        program counter of a thread that has executed the first instruction only. That thread must
-        continue at the target.
+        When the jump is removed, a thread that has executed only its first instruction must
+        continue at the target. Such a thread is found by its program counter: a word of memory that
+        holds the address of the second instruction. No word held this address when the jump was
+        written.
 
         Args:
             entered: for each run, True if it has no jump because a thread may be inside it.
@@ -439,9 +439,9 @@ class PlantedStopped:
     def _restore_sites(self) -> str:
         """Write the original bytes over the sites' patches.
 
-        Returns only when no CPU is between a breakpoint and the hook that handles it. The result is
-        a part of a message, about patches that vanished with an unloaded module; "" if there are no
-        such patches.
+        Then wait, for at most 2.5 seconds, until each CPU that has hit one of the breakpoints has
+        also passed the hook that handles it. Returns text for a message about patches that vanished
+        with an unloaded module; "" if there are none.
         """
         patches = self._patches
         here = patches.take(np.flatnonzero(self._still_there(patches)))
@@ -526,8 +526,11 @@ class PlantedRunning:
         return ()
 
     def unplant(self) -> str:
-        """Let the machine remove all patches, and return how the text compares to the text
-        before.
+        """Let the machine remove all patches.
+
+        Returns a sentence that compares the kernel's text with the text before plant(); "" if
+        nothing was planted or the text cannot be read. Raises TargetError if the machine could not
+        remove a patch.
         """
         if not self._in:
             return ""

@@ -63,9 +63,9 @@ def check_programs(
         programs: one syntax tree for each program of the request, in the same order.
         types: the types of the kernel to be traced; None if they are not known.
         dialect: returns the traced system's part of D.
-        measures: what each aggregation measures, in the user's own words, by the aggregation's
-            name. Needed if kinst has rewritten the user's trees, since the words in `programs` are
-            then kinst's. Empty if `programs` are the trees as the user wrote them.
+        measures: text of what each aggregation measures, as the user wrote it, by the aggregation's
+            name. Empty if `programs` are the user's own trees: the texts are then taken from these.
+            Needed for trees that kinst has rewritten.
     """
     options = options_of(request, programs)
     environment = Environment(
@@ -141,8 +141,8 @@ def _check_destructive(program: typed.TypedProgram, options: Options) -> None:
 
 
 def _written_symbols(clause: typed.Clause) -> list[str]:
-    """Return, for each variable of the kernel that a clause assigns, wholly or in part, the text
-    by which an error message names the assignment: "`NAME =".
+    """Return the text "`NAME =" for each assignment of a clause to a kernel variable NAME or to a
+    part of it. Error messages name the assignment by this text.
     """
     return [
         f"`{one.name} ="
@@ -152,8 +152,10 @@ def _written_symbols(clause: typed.Clause) -> list[str]:
 
 
 def _symbols_of(address: typed.Expr) -> Iterator[typed.SymbolAddress]:
-    """Yield the symbol in which an address lies: the expression is the symbol's address, or adds
-    offsets or indexes to it. Yield nothing if the address was loaded from memory.
+    """Yield the kernel variable that an address lies in.
+
+    The expression must be the variable's address, or that address plus offsets and indexes. Yields
+    nothing for an address that was loaded from memory.
     """
     while isinstance(address, typed.Cast | typed.Binary):
         address = address.operand if isinstance(address, typed.Cast) else address.left

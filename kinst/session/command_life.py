@@ -45,7 +45,7 @@ class CommandLife:
         """Run the machine until the command is about to execute its program, and stop the machine
         there.
 
-        Returns None, or the machine's event if the machine or the command ends before.
+        Returns the machine's event if the machine or the command ends too early, otherwise None.
 
         Args:
             resume: lets the machine run.
@@ -64,11 +64,11 @@ class CommandLife:
     def _reach(self, resume: Callable[[], None]) -> MachineEvent | None:
         """Wait until a CPU stops at the command's execve.
 
-        Returns the stop, or the machine's event if the machine or the command ends before; None if
-        nothing happens within START_SECONDS.
+        Returns the stop. If the machine or the command ends before the execve, returns that event.
+        Returns None if START_SECONDS pass without either.
 
         Args:
-            resume: lets the machine run after a stop of another process.
+            resume: lets the machine run on if another process has stopped it.
         """
         machine, target = self._machine, self._target
         facts, deadline = machine.facts, time.monotonic() + START_SECONDS
@@ -89,9 +89,10 @@ class CommandLife:
     def has_ended(self) -> bool:
         """Return whether the kernel's memory shows that the command has exited.
 
-        The command's parent has not been told yet, and the machine may run. If the command cannot
-        be followed any more, let the helpers continue, so that the machine reports the command's
-        end, and return False.
+        The command's parent has not been told yet. The machine may run.
+
+        If the command cannot be followed any more, returns False, and lets the helper processes
+        continue. The machine then reports the end of the command.
         """
         span, thread = self._span, self._thread
         if not self._held:
@@ -146,7 +147,8 @@ class CommandLife:
     def _is_command(self) -> bool:
         """Return whether the followed thread still has the command's process id.
 
-        If another thread of the process calls execve, that thread takes over the process id.
+        It loses this id if another thread of the process calls execve: that thread takes over the
+        id.
         """
         offset = self._machine.facts.builtins["pid"].offsets[-1]
         return self._word(self._thread + offset) == self._helpers.pid

@@ -1,5 +1,7 @@
-"""Memory for counters: for each CPU a block that its trampolines reach from its per-CPU base
-register, at the same displacement on all CPUs.
+"""Memory for counters: one block for each CPU, or one block for all CPUs.
+
+Trampolines find a CPU's block from its per-CPU base register. The displacement between base and
+block is the same for all CPUs.
 
 Tested by tests/session/test_place.py.
 """
@@ -74,11 +76,11 @@ def mapped_size(bases: Sequence[int], block_size: int) -> int:
 def map_counters(
     target: Planting, bases: Sequence[int], scratch_size: int, block_size: int, room: int = 0
 ) -> Counters | None:
-    """Map the end of scratch near the per-CPU bases, so that each CPU finds its block of counters
-    at the same displacement from its base.
+    """Map the end of scratch near the per-CPU bases. Each CPU's block of counters then has the same
+    displacement from the CPU's base.
 
-    The machine is stopped. Returns None if there are no counters, the bases are too close together
-    or too far apart, or the page tables have no room near them.
+    The machine is stopped. Returns None if there are no counters, if the bases are too close
+    together or too far apart, or if the page tables have no room near them.
 
     Args:
         bases: values of the per-CPU base register, in CPU order.
@@ -125,8 +127,8 @@ class CounterBlocks:
         self._limit = 0
 
     def place(self, memory: ScratchMemory, block_size: int, more: int = 0) -> Counters | None:
-        """Return counter blocks of `block_size + more` bytes or, if these do not fit, of
-        `block_size`.
+        """Return counter blocks of `block_size + more` bytes each. If these do not fit, return
+        blocks of `block_size` bytes.
 
         None if the program has no counters, or no block fits. keep() reserves the blocks.
 
@@ -165,10 +167,10 @@ class CounterBlocks:
         return self._first is None or self._free(size) is not None
 
     def keep(self, counters: Counters | None) -> tuple[int, int]:
-        """Reserve counter blocks, which are those that place() returned last.
+        """Reserve the counter blocks that place() returned last.
 
-        Returns the offsets [low, high) of the reserved bytes in each CPU's area, for release(); (0,
-        0) without counters.
+        Returns offsets [low, high) of the reserved bytes in each CPU's area; release() takes them.
+        (0, 0) if `counters` is None.
         """
         if counters is None or self._first is None:
             return 0, 0

@@ -50,7 +50,7 @@ def expand(
 ) -> list[Found]:
     """Return the probes that a description matches, each once, in the order of the providers.
 
-    A description by id (-i) means one of the probes that kinst -l numbers.
+    A description by id (-i) matches the probe that has this number in the list of kinst -l.
 
     Args:
         kernel: the traced kernel; None to match only probes that need no kernel.
@@ -89,12 +89,11 @@ def check_providers(
     providers: Mapping[str, Provider],
     of_libraries: Callable[[], Iterable[str]] = tuple,
 ) -> None:
-    """Check that probe descriptions name existing providers, before the rest of a program is
-    checked.
+    """Check that probe descriptions name existing providers.
 
-    The actions of a clause cannot be checked without its probe. Raises DError D_PDESC_ZERO for the
-    first description whose provider is neither kinst's nor declared by a program, or that is
-    written in another tracer's language.
+    This is the first check of a program, since the actions of a clause cannot be checked without
+    its probe. Raises DError D_PDESC_ZERO for the first description that is wrong: it names a
+    provider that neither kinst nor a program declares, or is written in another tracer's language.
 
     Args:
         of_libraries: returns the names of the D libraries' providers, for the hint.
@@ -131,11 +130,11 @@ def check_descriptions(program: typed.TypedProgram, providers: Mapping[str, Prov
 
 
 def shifted(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
-    """Return the hint "did you mean ...?" for a description that lacks a field, such as
-    kinst:vfs_read:19.
+    """Return the hint "did you mean ...?" for a description with a provider's name in the wrong
+    field; "" for any other description.
 
-    In a description of fewer than four fields, D takes a provider's name for a module or a
-    function. "" if the description has no such mistake.
+    An example is kinst:vfs_read:19. In a description of fewer than four fields the first field is a
+    module or a function, so D does not take "kinst" for the provider.
     """
     if pattern.provider or pattern.id:
         return ""

@@ -1,8 +1,8 @@
 """Check of the function names in a program against the kernel's file, before a guest is started.
 
-A misspelled name is reported in half a second. With a guest, the same report takes two seconds: a
-kernel that kinst has fetched has no function that its file lacks, unless a module is loaded into
-it.
+A misspelled name is reported in half a second. After a start of the guest, the report would take
+two seconds. The file is enough for a kernel that kinst has fetched: a running kernel has other
+functions only if a module is loaded.
 
 Tested by tests/vm/language/test_names_without_guest.py.
 """
@@ -67,7 +67,7 @@ def check_functions(
 def _named(
     compiled: Compiled, providers: Mapping[str, Provider]
 ) -> Iterator[tuple[ProbePattern, Span]]:
-    """Yield each description that names a single function of the kernel proper, with the
+    """Yield each description that names one function of the kernel itself, not of a module, and the
     description's position in the program.
     """
     for clause in compiled.program.clauses:
@@ -95,7 +95,10 @@ def _lacks(files: KernelFiles, name: str) -> bool:
 
 
 def _absent(files: KernelFiles, isa: str, pattern: ProbePattern) -> AbsentError:
-    """Return the error for a function that does not exist, as a started machine reports it."""
+    """Return the error for a description of a function that does not exist.
+
+    The error is the same that a started machine would report.
+    """
     image = import_module("kinst.session.file_image").FileImage(files.image.elf)
     kernel = import_module("kinst.session.kernel").RunningKernel(
         image, image, import_module("kinst.isa").load(isa)

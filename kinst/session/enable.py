@@ -5,9 +5,9 @@ the other CPUs no buffer, so that clauses do not even begin there. kinst gives t
 traced kernel the condition cpu == N. BEGIN, END, ERROR and tick-N do not run on the kernel's CPUs,
 and always fire.
 
-At some sites a probe fires only if a condition is true. For these sites the compiled program has a
-second copy of the clause, with the condition before the clause's own predicate. In the same way, a
-clause that reads arguments has a copy for each way to compute them. So later stages need not know
+At some sites a probe fires only if a condition is true. This stage makes a copy of the clause for
+these sites, and puts the condition before the copy's predicate. In the same way, it makes a copy of
+a clause for each way to compute the arguments that the clause reads. So later stages need not know
 about conditions.
 """
 
@@ -40,10 +40,11 @@ NOT_ALWAYS = "whether this jump leaves the function depends on flags or memory, 
 
 
 def check_arguments(program: typed.TypedProgram, enabled: Sequence[EnabledSite]) -> None:
-    """Check that each clause that reads arg0 to arg9 is only at probes with such an argument.
+    """Check that each probe at an instruction has the arguments (arg0 to arg9) that its clauses
+    read.
 
-    Probes at instructions have registers instead of arguments. Raises DError at the first argument
-    that a probe of its clause lacks.
+    Some of these probes have no arguments, only registers. Raises DError for the first argument
+    that a probe lacks.
     """
     asking = {
         clause.index
@@ -84,10 +85,10 @@ def enable(
     The probes are in the order in which the program's descriptions match them first.
 
     Args:
-        zero: whether a description may match no probe, if the kernel has everything that the
-            description names (allowed with -l, with -Z and in batches).
-        absent: whether a description may also name something that the kernel does not have
-            (allowed with -Z and in batches).
+        zero: whether to accept a description that matches no probe, although the kernel has the
+            functions that it names (as with -l, with -Z and in batches).
+        absent: whether to accept a description of a function or module that the kernel does not
+            have (as with -Z and in batches).
         most: number of instructions that the machine has memory for, 0 for any number; later ones
             are left out.
         on_full: called with the first instruction that is left out.
@@ -245,17 +246,16 @@ class _Named:
         self._places: dict[tuple[int, int], set[_Place]] = {}
 
     def add(self, found: Iterable[Found], clause: int, *, once: bool = False) -> int:
-        """Add the probes that a description of a clause matches; return how many different names
+        """Add the probes that a description of a clause matches. Return how many different names
         they have.
 
         Args:
             found: the probes at their sites.
             clause: the clause's index.
-            once: whether a D library declares one probe by one or several descriptions, and all
-                descriptions of the clause come from that declaration. If so, the clause runs only
-                once at a hit, even if several of these descriptions match the hit probe. The clause
-                also runs only at the sites that its own descriptions match: the library may declare
-                other arguments for the probe's other sites.
+            once: whether the description comes from a D library's declaration of a probe, which may
+                consist of several descriptions. If so, the clause runs only once at a hit, even if
+                several of them match. It runs only at the sites that the clause's own descriptions
+                match, since the library may declare other arguments at the probe's other sites.
         """
         met = set[int]()
         for one in found:
@@ -291,7 +291,9 @@ class _Named:
         return k
 
     def _has(self, k: int, found: Found) -> bool:
-        """Return whether the name with index `k` already has the site and selection of `found`."""
+        """Return whether the probe with index `k` has been added with the site and selection of
+        `found`.
+        """
         at = _place(found)
         return any(at == _place(one) for one in (self._first[k], *self._others.get(k, ())))
 
@@ -366,11 +368,12 @@ _ADDRESS = re.compile("0x[0-9a-f]{8,}")
 
 
 def with_few_conditions(enabled: Sequence[EnabledSite]) -> tuple[EnabledSite, ...]:
-    """Replace addresses in conditions by arguments of the probes, if there are many conditions.
+    """Replace addresses in conditions by arguments of the probes, if there are many different
+    conditions.
 
-    The returns of thousands of functions have conditions that differ only in addresses. If the
-    addresses are arguments instead, all these returns have the same condition. Programs cannot read
-    these arguments (as in with_few_selected()).
+    The probes at the returns of thousands of functions may have conditions that differ only in
+    addresses. With the addresses as arguments, all these probes have the same condition. Programs
+    cannot read the added arguments: check_arguments() has been called before.
     """
     if len({e.condition for e in enabled}) <= FEW_CONDITIONS:
         return tuple(enabled)
@@ -398,16 +401,15 @@ _NUMBER, _STATE = ARGUMENTS - 2, ARGUMENTS - 1  # of the arguments that conditio
 
 
 def with_few_selected(enabled: Sequence[EnabledSite]) -> tuple[EnabledSite, ...]:
-    """Replace the selections of probes by conditions, at sites where at most FEW_SELECTED probes
-    have a selection.
+    """Turn the selections of probes into conditions, at sites where few probes have a selection.
 
-    Several probes may share a site. A probe's selection says which of the site's hits belong to the
-    probe: those at which a number in memory, such as that of a system call, has certain values. If
-    the selections are conditions, a trampoline tests each of them without a call. At a site with
-    more probes, the probes keep their selections: there, one call finds the probe of a hit.
+    Several probes may share a site. A probe's selection says which hits of the site belong to the
+    probe: those at which a number in memory, such as that of a system call, has certain values. A
+    trampoline can test a condition without a call. At a site where more than FEW_SELECTED probes
+    have a selection, the selections stay: there, one call finds the probe of a hit.
 
-    A condition reads its numbers from memory by two more arguments, which the probe gets. Programs
-    cannot read these arguments, since check_arguments() was called before they are added.
+    A condition gets the numbers from memory by two arguments that are added to the probe. Programs
+    cannot read them: check_arguments() has been called before.
     """
     sites = Counter(e.probe.site for e in enabled if e.selection is not None)
     return tuple(
@@ -442,11 +444,11 @@ def condition_of(text: str, isa: Isa) -> typed.Expr:
 
 
 def with_plain_conditions(enabled: Sequence[EnabledSite], isa: Isa) -> tuple[EnabledSite, ...]:
-    """Return all probes, and refuse each whose condition reads more than general registers.
+    """Return all probes, and refuse each whose condition reads anything but general registers.
 
-    This is for a machine whose trampolines only count: these can test general registers, but
-    neither flags nor memory. The refused probes are returns of a function at a jump: whether the
-    jump leaves the function depends on a flag or a word of memory.
+    This is for a machine whose trampolines only count: they cannot test flags or memory. The
+    refused probes are returns of a function at a jump, where a flag or a word of memory decides
+    whether the jump leaves the function.
     """
     plain: dict[str, bool] = {"": True}
     made = []
@@ -472,9 +474,8 @@ def with_conditions(
 ) -> tuple[typed.TypedProgram, tuple[EnabledSite, ...]]:
     """Turn the conditions of probes into predicates of clauses.
 
-    Returns the program, with one more copy of each clause for each condition under which it runs,
-    and the probes. A probe with a condition gets the indexes of these copies instead of the
-    condition.
+    Each clause is copied for each condition under which it runs. Returns the program with these
+    copies, and the probes. A probe that had a condition has the indexes of copies instead.
     """
     clauses = list(program.clauses)
     copies: dict[tuple[int, str], int] = {}
@@ -502,10 +503,10 @@ def with_conditions(
 def with_read_arguments(
     program: typed.TypedProgram, enabled: Sequence[EnabledSite]
 ) -> tuple[EnabledSite, ...]:
-    """Remove the arguments that no clause of a probe reads, for probes at instructions.
+    """Remove, from probes at instructions, the arguments that no clause of the probe reads.
 
-    Later stages handle probes with equal arguments together (EnabledSite.work). arg0 is an offset
-    that differs at each return of a function, so with it no two probes would be equal.
+    Later stages handle probes with equal arguments together (EnabledSite.work). Unread arguments
+    would make probes differ: arg0 of a return is an offset, another one for each return.
     """
     read: dict[tuple[int, ...], frozenset[int]] = {}
     none, changed = Argument(ARGUMENT_NONE), []
@@ -542,9 +543,9 @@ def with_expressions(
 ) -> tuple[typed.TypedProgram, tuple[EnabledSite, ...]]:
     """Replace reads of arguments by the D expressions that compute these arguments.
 
-    At some probes an argument is computed by an expression (Argument.expression), which may differ
-    from probe to probe. Returns the program, with a copy of a clause for each different set of
-    expressions that the clause needs, and the probes, which refer to these copies.
+    An argument may be computed by an expression (Argument.expression), and by a different one at
+    another probe. A clause is copied for each set of expressions that it needs. Returns the program
+    with the copies, and the probes, which refer to them.
     """
     clauses = list(program.clauses)
     copies: dict[tuple[int, tuple[tuple[str, str], ...]], int] = {}

@@ -242,9 +242,9 @@ class SourceLines:
     ) -> Sequence[ProbePattern]:
         """Return probe descriptions for the instructions of a line of a source file.
 
-        The line belongs to the last function that is declared at or before the line. The
-        instructions may be in the function itself, which several files may have compiled, and in
-        its inlined copies.
+        The line belongs to the last function that is declared at or before it. Its instructions may
+        be in that function, of which there is one for each file that compiled it, and in inlined
+        copies of the function.
 
         Args:
             declared: the functions that are declared in the file.
@@ -417,8 +417,8 @@ class ImageLocals:
     Args:
         frame_address: returns (register's D name, offset) of the canonical frame address at an
             instruction, None if it is not known.
-        types: the types with which the D program is compiled. In the type of a local variable, the
-            structure of `types` with the same tag replaces the structure that DWARF describes.
+        types: the types with which the D program is compiled. A structure in the type of a local
+            variable is taken from `types`, by its tag, instead of from DWARF.
     """
 
     def __init__(

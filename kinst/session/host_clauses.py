@@ -74,12 +74,14 @@ class FiringContext:
 def pack(
     isa: Isa, registers: Mapping[int, int], context: FiringContext, frames: int = 0
 ) -> NDArray[np.uint64]:
-    """Return the memory that a host-run clause reads: the saved registers, then the context of the
-    firing, which ends with the kernel's stack.
+    """Return the memory that a host-run clause reads.
+
+    First come the saved registers, then the context of the firing. The context ends with the return
+    addresses of the kernel's stack.
 
     Args:
         registers: values by frame slot.
-        frames: how many of the stack's return addresses the context has.
+        frames: how many return addresses the context has.
     """
     frame = np.zeros(isa.frame_slots + layout.CONTEXT_SLOTS + 1 + frames, np.uint64)
     for slot, value in registers.items():
@@ -116,11 +118,11 @@ def pack(
 
 
 class HostClock:
-    """Clock of host-run clauses: the guest's monotonic clock, as far as the host can follow it.
+    """Clock of host-run clauses, which follows the guest's monotonic clock.
 
-    Without a guest it is the host's own monotonic clock. The guest must be stopped when this object
-    is made. The time of a stopped guest does not pass, so each resume corrects the difference to
-    the host's clock.
+    The guest's time does not pass while the guest is stopped, so each resume corrects the
+    difference to the host's clock. The guest must be stopped when this object is made. Without a
+    guest, this is the host's own monotonic clock.
     """
 
     def __init__(self, clock: Clock | None) -> None:
@@ -442,8 +444,8 @@ class StoppedRunner(HostRunner):
 
 
 def uses(program: typed.TypedProgram, clauses: tuple[int, ...], name: str) -> bool:
-    """Return whether any of these clauses reads a built-in variable, directly or to compute another
-    value.
+    """Return whether any of these clauses needs a built-in variable: it reads the variable, or
+    something that is computed from it.
 
     Args:
         clauses: indexes of clauses.

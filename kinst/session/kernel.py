@@ -231,8 +231,9 @@ class RunningKernel:
                 yield Gap(function, at, to - at, self.isa.undecoded(code[at:]))
 
     def _padding(self, code: bytes) -> int:
-        """Return how many bytes of a gap are padding (Isa.padding()). Many gaps have the same
-        bytes, so the results are cached.
+        """Return how many bytes of a gap are padding (Isa.padding()).
+
+        Results are cached by the gap's bytes, since many gaps have the same bytes.
         """
         if code not in self._paddings:
             self._paddings[code] = self.isa.padding(code)
@@ -310,15 +311,15 @@ class RunningKernel:
     def _add_cold(
         self, parts: list[Function], leaving: Mapping[int, Sequence[tuple[Instruction, Flow]]]
     ) -> Iterator[Function]:
-        """Append to `parts` the cold parts to which branches of a function's parts lead.
+        """Append to `parts` the cold parts that branches of the function lead to.
 
-        The branches of a part are looked up in `leaving`. If `leaving` lacks a part, the generator
-        yields the part and skips it: the caller adds the part's branches to `leaving`, and later
-        starts a new generator with the same `parts`.
+        If `leaving` lacks a part, the generator yields that part and continues without its
+        branches. The caller then adds these to `leaving`, and starts a new generator with the same
+        `parts`.
 
         Args:
             parts: the function, and those of its cold parts that are known.
-            leaving: the instructions by which control may leave each part, by the part's address.
+            leaving: by a part's address, the instructions by which control may leave the part.
         """
         for part in parts:  # grows meanwhile
             if part.address not in leaving:
@@ -362,10 +363,10 @@ class RunningKernel:
         """Return the mark of each site's instruction.
 
         A mark is a number that Isa.scan() gives to an instruction, so that the ISA can treat many
-        instructions at once. 0 if the instruction has no mark, and must be treated by itself.
+        instructions at once. An instruction with mark 0 must be treated by itself.
 
-        If columns() has scanned the site's whole function, the marks of that scan are returned.
-        Otherwise only the site's own instruction is scanned.
+        The marks come from the scan of the site's whole function if columns() has made one.
+        Otherwise this scans the site's instruction alone.
         """
         addresses = np.array([s.address for s in sites], np.uint64)
         marks = np.zeros(len(sites), np.uint16)
@@ -449,8 +450,9 @@ class RunningKernel:
 
     @cached_property
     def _thunks(self) -> dict[int, Flow]:
-        """Control flow that a jump to a thunk stands for (an indirect jump for a retpoline, a
-        return for a return thunk), by the thunk's address.
+        """Control flow of a jump to a thunk, by the thunk's address.
+
+        A jump to a retpoline is an indirect jump; a jump to a return thunk is a return.
         """
         found: dict[int, Flow] = {}
         for pattern in self.isa.thunks:
@@ -492,8 +494,8 @@ class RunningKernel:
 
         Args:
             places: addresses that the table may lead to.
-            whole: True to leave out each entry that leads to none of `places`; False to end the
-                list at the first such entry.
+            whole: what to do at an entry that leads to none of `places`: True to leave out that
+                entry only, False to end the list there.
         """
         found = []
         raw = self._data(table.address, count * table.size, table.size)
@@ -557,8 +559,9 @@ class RunningKernel:
     def _movable(self, columns: Columns) -> Sequence[bool]:
         """Return, for each instruction, whether the ISA can certainly displace it.
 
-        This is computed for all instructions at once, from what Isa.scan() has noted about them
-        (Columns.marks). If False, _stays() must decide.
+        One computation serves all instructions: it uses what Isa.scan() has noted about them
+        (Columns.marks). False means only that this does not tell; _stays() then decides for the
+        instruction.
         """
         if not len(columns):
             return ()
@@ -579,13 +582,14 @@ class RunningKernel:
         return any(self._system.fixup(a) is not None for a in range(address, address + size))
 
     def _stays(self, code: bytes, address: int) -> bool:
-        """Return whether the ISA refuses to displace an instruction, even if scratch is so near
-        that branches reach it.
+        """Return whether the ISA refuses to displace an instruction even into scratch that its
+        branches can reach.
 
-        False for an ISA that displaces no instructions.
+        False for an ISA that displaces no instructions at all.
 
         Args:
-            code: the instruction at this address.
+            code: bytes of the instruction.
+            address: address of the instruction.
         """
         moved = self.isa.displace(code, address, address - REACHED & MASK)
         return isinstance(moved, Refused) and not self.isa.no_trampolines
@@ -606,8 +610,8 @@ class RunningKernel:
         """Find the instructions of a function that belong to a sequence such as LL/SC, and cache
         them.
 
-        Some cannot be planted (Isa.unsafe()); others can be planted if earlier instructions run
-        again (Isa.rerun_starts()). Does nothing the second time for a function.
+        Some cannot be planted (Isa.unsafe()). Others can be planted if the trampoline runs earlier
+        instructions again (Isa.rerun_starts()). A second call for a function does nothing.
         """
         if function.address not in self._seen_whole:
             self._seen_whole.add(function.address)

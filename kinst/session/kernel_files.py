@@ -235,12 +235,11 @@ def with_build(request: Request) -> Request:
 
 
 def with_vmlinux(request: Request, report: Report) -> Request:
-    """Return a request that names the vmlinux of the kernel that runs in its machine; for a machine
-    that is a user program, the program's file.
+    """Return a request that also names the vmlinux of the kernel that runs in its machine.
 
-    The vmlinux is found by the build-id in the machine's memory. The request is returned unchanged
-    if it names a vmlinux, or if machines of its kind offer no way to read memory before they are
-    opened.
+    kinst finds the vmlinux by the build-id in the machine's memory. If the machine is a user
+    program, the request gets the program's file instead. The request is returned unchanged if it
+    names a kernel file, or if memory of such a machine cannot be read before the machine is opened.
 
     Raises KinstError if memory has no build-id or there is no such vmlinux, TargetError if reading
     memory fails.

@@ -73,8 +73,9 @@ def start(
 def booted(
     machine: StartedMachine, request: Request, files: KernelFiles, report: Report
 ) -> StartedMachine:
-    """Identify the kernel of a machine anew after its boot, which was traced, and return the
-    machine with what is now known of the kernel.
+    """Identify the kernel of a machine anew, after a trace of the kernel's boot.
+
+    Returns the machine with what is now known of its kernel.
     """
     return _identified(machine.target, machine.target.boot_over(), request, files, report)
 

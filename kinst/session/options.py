@@ -213,8 +213,10 @@ def _given(request: Request, field: str) -> object:
 
 
 class _OptionNames(dict[str, str]):
-    """Map that fills in the template of a message: the name of a field of the request is replaced
-    by the option that sets the field.
+    """Values for the placeholders in the template of a message.
+
+    A placeholder is the name of a field of the request. Its value is the option that sets the
+    field.
     """
 
     def __init__(self, request: Request, name_of: NameOf, fields: dict[str, str]) -> None:

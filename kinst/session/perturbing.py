@@ -65,12 +65,12 @@ def check_sites(program: typed.TypedProgram, enabled: Sequence[EnabledSite]) -> 
 def refusals_of(
     program: EnabledProgram, machine: StartedMachine
 ) -> Callable[[EnabledSite, Site, bytes], str] | None:
-    """Return a function that decides whether a probe's clauses may change registers or control at
-    a site; None if no clause of the program changes these.
+    """Return a function that says why a probe's clauses may not change registers or control at a
+    site.
 
-    The arguments of the returned function are the probe, the site, and the code before the site
-    that the site's trampoline runs again (Isa.rerun_starts). It returns why the clauses may not do
-    that, "" if they may.
+    The returned function takes the probe, the site, and the code before the site that the site's
+    trampoline runs again (Isa.rerun_starts). It returns the reason, "" if the clauses may change
+    these. None instead of a function if no clause of the program changes registers or control.
 
     Raises KinstError if no clause may change registers or control in this machine.
     """
@@ -158,8 +158,8 @@ class _SiteRules:
         return _unfit(name, signature.result, value)
 
     def _is_entry(self, site: Site) -> bool:
-        """Return whether a site is a function's first instruction, but for landing pads and
-        no-operations before it.
+        """Return whether nothing but landing pads and no-operations precedes a site in its
+        function.
         """
         if not site.offset:
             return True

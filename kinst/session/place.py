@@ -94,8 +94,8 @@ def choose_ways(
 
     Args:
         progress: called with the share of the work that is done, 0 to 1.
-        stops: reason why the machine must stop at a site, by address; sites that are not in it are
-            planted in the best way.
+        stops: the sites at which the machine must stop: the reason, by the site's address. All
+            other sites are planted in the best way.
     """
     progress(0.0)
     memory, machine = workspace.take(program), workspace.machine
@@ -112,11 +112,10 @@ def choose_ways(
 
 
 def _without_traps(placement: Placement) -> Placement:
-    """Refuse sites that only a trap could serve, for a machine without traps, and return the
-    placement.
+    """Refuse the sites that need a trap, for a machine without traps. Return the placement.
 
-    Such a site has no room for a jump, is in no run, and has a predecessor that is not displaced or
-    not known.
+    A site needs a trap if it has no room for a jump, is in no run, and can be reached other than
+    from the trampolines of its predecessors.
     """
     served = placement.gated | {*placement.runs.member.tolist()}
     kept, lost = [], list(placement.refused)
@@ -163,11 +162,11 @@ def _split(
 ) -> Placement:
     """Choose how each site is planted by itself, and sort the probes by what fires them.
 
-    Probes without a site fire in kinst's own process, or by timers of the machine. Runs are not
-    chosen here.
+    Probes without a site are fired by kinst's own process or by timers of the machine. Runs are
+    added later (_with_runs()).
 
     Args:
-        stops: reason why the machine must stop at a site, by address.
+        stops: the sites at which the machine must stop: the reason, by the site's address.
     """
     system, kernel, isa, enabled = machine.system, machine.kernel, machine.isa, program.enabled
     sampled = tuple(
@@ -230,8 +229,10 @@ def _split(
 
 
 def _sampled(enabled: EnabledSite, isa: Isa) -> EnabledSite:
-    """Return a profile-N probe that finds arg0 and arg1 in the two words after the frame of saved
-    registers, where the code of write_sampler() stores them.
+    """Return a profile-N probe with arg0 and arg1 in the two words after the frame of saved
+    registers.
+
+    The code of write_sampler() stores the two arguments there.
     """
     places = (isa.frame_slots, isa.frame_slots + 1)
     none = Argument(ARGUMENT_CONSTANT, 0)
@@ -244,10 +245,10 @@ def _with_runs(
 ) -> Placement:
     """Add runs for sites that would otherwise be traps, and gates for sites in no run.
 
-    If the sites are in few functions, or in a user program, memory is searched now for possible
-    return addresses, and no run is chosen that such an address points into. When patches are
-    written it is too late to choose other runs; and most of these addresses are left over from
-    interrupts and stay in memory for a long time.
+    If the sites are in few functions, or in a user program, this searches memory for possible
+    return addresses and chooses no run that one of them points into. Most of these addresses are
+    left over from interrupts, and will still be in memory when the patches are written. Then it is
+    too late to choose other runs.
 
     Args:
         progress: called with the share of the work that is done, 0 to 1.
@@ -279,11 +280,11 @@ def _with_runs(
 def _kinds(
     sites: Sequence[Site], machine: StartedMachine, ability: PlantingAbility
 ) -> Sequence[int]:
-    """Return a number for each site, so that sites with equal numbers can be planted in the same
-    ways. The ways are computed only once for each number (choose_movable()).
+    """Return a number for each site; all sites with the same number can be planted in the same way.
 
-    The number 0 has another meaning: the ways must be computed for that site by itself, since it is
-    not yet known whether the site's instruction can be displaced into scratch.
+    So choose_movable() computes the way only once for each number. The number 0 has another
+    meaning: kinst does not know yet whether the site's instruction can be displaced into scratch,
+    and must compute the way for that site by itself.
     """
     if not ability.scratch_address or ability.forced == "stop" or not sites:
         return [0] * len(sites)

@@ -233,10 +233,10 @@ def _near(
 ) -> Sequence[int]:
     """Return addresses, ascending, of code that often runs just before or after the sites.
 
-    A machine that translates code (QEMU's TCG) looks it up in a table. Trampolines should not share
-    entries of the table with this code. The addresses are the entries of the sites' functions and,
-    if the functions are few, the targets and the return addresses of their calls. Empty if the
-    machine has no table, or the sites are too many for the table.
+    A machine that translates code (QEMU's TCG) finds the translations in a table. Trampolines
+    should not share entries of this table with that code. The addresses are the entries of the
+    sites' functions. If these functions are few, the targets and the return addresses of their
+    calls are added. Empty if the machine has no table, or the sites are too many for the table.
 
     Args:
         table: the machine's table of translated code; None if it has none.
@@ -256,7 +256,10 @@ def _near(
 def _block_rules(
     wanted: Sequence[WantedSite], placed: PlacedProgram, system: System
 ) -> BlockRules | None:
-    """Return the counters that may count basic blocks instead of sites; None if there are none."""
+    """Return the counters for basic blocks, which count in place of counters for each site.
+
+    None if the program has no counters, or their memory has no room for these.
+    """
     counters = placed.counters
     if counters is None:
         return None
@@ -270,10 +273,14 @@ def _block_rules(
 def _hooks(placed: PlacedProgram, code: TargetCode, machine: StartedMachine) -> list[Hook]:
     """Return the kernel functions to detour.
 
-    These are the breakpoint handler if there are traps; the search of exception tables if one of
-    them has an entry for a planted instruction; and the search of BUG and WARN traps if one of
-    these is planted. A machine that is planted while it runs passes breakpoints to kinst's code by
-    itself, so its breakpoint handler is not detoured.
+    The functions are:
+
+        the breakpoint handler, if a site is planted with a trap;
+        the search of exception tables, if a planted instruction has an entry in them;
+        the search of BUG and WARN traps, if such a trap is planted.
+
+    A machine that is planted while it runs passes breakpoints to kinst's code by itself. Its
+    breakpoint handler is not detoured.
     """
     facts, kernel, system, parts = machine.facts, machine.kernel, machine.system, placed.placement
     hooks = []
@@ -400,10 +407,10 @@ Choosing = Mapping[int, Sequence[tuple[EnabledSite, int]]]
 
 
 def _choosing(placed: PlacedProgram, descriptors: Descriptors) -> Choosing:
-    """Return the planted probes that own only some of their site's hits (EnabledSite.selection).
+    """Return the planted probes that own only some hits of their site (EnabledSite.selection).
 
-    The result maps the address of each such site to (probe, address of the probe's site descriptor
-    in the target) for each of these probes.
+    The result lists these probes by the address of their site. Each is a pair: (probe, address of
+    its site descriptor in the target).
     """
     found: dict[int, list[tuple[EnabledSite, int]]] = {}
     for k, chosen in enumerate(placed.placement.planted):

@@ -97,8 +97,8 @@ class TraceRecords:
             before: the records of the preceding batch, which has the same program; None for the
                 first batch.
             gather: copies the counters to scratch; None if CPUs count in scratch.
-            besides: called by the thread that reads the rings, again after each reading; restores
-                the kernel's text if the trace must end.
+            besides: called by the thread that reads the rings, each time that it has read them;
+                restores the kernel's text if the trace must end.
         """
         placed, parts, compiled = plan.placed, plan.placement, plan.compiled
         options = compiled.options
@@ -137,9 +137,10 @@ class TraceRecords:
         set_speculations(self._view, options.nspec, options.specsize)
 
     def use_counters(self, plan: TracePlan) -> None:
-        """Take the counts of a plan's counters into the aggregations, from now on.
+        """From now on, add up the counts of another plan's counters in the aggregations.
 
-        The trace goes on by this plan, in place of the plan that __init__() got.
+        Args:
+            plan: the plan by which the trace goes on, in place of the plan that __init__() got.
         """
         self.store.use_counters(_counters(plan.placed), _sums(plan))
 
@@ -210,8 +211,8 @@ class TraceRecords:
                 yield from lost_events(self._rings.lost(), cpus, tags)
 
     def _noted(self, events: Iterable[Event]) -> Iterator[Event]:
-        """Yield the events unchanged; report the stages' times when the client has handled the
-        first records.
+        """Yield the events unchanged. Once the client has handled the first records, report how
+        long each stage took.
         """
         arrived = False
         for event in events:
@@ -250,10 +251,10 @@ class TraceRecords:
 
 
 def _sums(plan: TracePlan) -> CounterSums:
-    """Return how the counts of sites are computed from block counters, each of which counts for all
-    sites of a basic block.
+    """Return how to compute the counts of sites from block counters.
 
-    Counters are given by their index in a CPU's counter block.
+    A block counter counts for all sites of a basic block. Counters are given by their index in a
+    CPU's counter block.
     """
     counters, sums = plan.placed.counters, plan.sites.sums
     base = counters.displacement if counters is not None else 0

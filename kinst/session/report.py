@@ -64,15 +64,15 @@ class Report:
         self.say(f"kinst: {total:.2f} s to the {self.stages[-1][0]}: {', '.join(parts)}")
 
     def part(self, work: str, start: float, end: float) -> Callable[[float], None]:
-        """Return a function that reports the progress of one part of some work.
+        """Return a function that reports progress during one part of some work.
 
-        The argument of the returned function is how much of the part is done, 0 to 1. The function
-        reports how much of the whole work is then done.
+        The returned function takes how much of the part is done, 0 to 1. It reports how much of the
+        whole work is done.
 
         Args:
             work: name of the whole work.
-            start: the share of the whole work, 0 to 1, that is done when the part begins.
-            end: the share of the whole work that is done when the part ends.
+            start: how much of the whole work is done when the part begins, 0 to 1.
+            end: how much of the whole work is done when the part ends.
         """
         return lambda done: self.progress(work, start + (end - start) * done)
 

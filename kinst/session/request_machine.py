@@ -1,8 +1,8 @@
 """Files and machine that a request needs.
 
-QEMU takes a sixth of a second to start, and another sixth to continue from a saved state. Python
-takes as long to compile a program, and to load the rest of kinst. start_early() makes these happen
-at the same time, so this module imports little.
+QEMU takes a third of a second to start and to continue from a saved state. Python takes as long to
+load kinst and to compile a program. start_early() starts QEMU first, so that both happen at the
+same time. For this, the module imports little.
 
 Tested by tests/session/test_cli_options.py and tests/kernels/test_fetch.py.
 """
@@ -174,9 +174,11 @@ def find_files(
 
 
 def _modules(request: Request, folder: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Return the files of the modules of --module, and of those that --root and --rw need.
+    """Return the files of the modules that --module names, and of the modules that --root or --rw
+    needs.
 
-    A module that --root or --rw needs is left out if it has no file: it is built into the kernel.
+    A module that --root or --rw needs may have no file, since it may be built into the kernel. It
+    is then left out.
 
     Args:
         folder: the kernel's folder of modules.

@@ -374,9 +374,10 @@ class RunningTrace:
     def _fire_due(self) -> None:
         """Fire all timers that are due, each of them once.
 
-        Timers that become due meanwhile wait until the loop has handled the deadline, signals, the
-        command and records. After the machine was stopped for samples, it runs for at least as long
-        as it was stopped; otherwise a command might never end.
+        A timer that becomes due during this call is fired in a later call: before that, the loop
+        handles the deadline, signals, the command and records. If the machine was stopped for
+        samples, no timer stops it for samples again until it has run for as long as it was stopped.
+        Otherwise a command might never end.
         """
         for timers, stops in ((self._ticks, False), (self._samplers, True)):
             began = time.monotonic_ns()

@@ -32,11 +32,11 @@ class ScratchPool:
     """Scratch memory of one machine, allocated to one trace after another.
 
     A thread that was preempted in a trampoline, or that sleeps in a displaced access to user
-    memory, continues there after its trace has ended. So the code of an ended trace is not
-    overwritten until no thread can be in it (release()). The trace's header page and CPU state
-    pages tell this code to do nothing (HEADER_ACTIVE, STATE_CLOSED). These pages are never
-    overwritten: the data of the next trace begin after them. The rest of the trace's data is zeroed
-    and used again.
+    memory, continues in the trampoline after its trace has ended. So kinst does not overwrite the
+    code of an ended trace until no thread can be in it (release()). Until then, the trace's header
+    page and CPU state pages tell this code to do nothing (HEADER_ACTIVE, STATE_CLOSED). kinst does
+    not overwrite these pages: the data of the next trace begin after them. Other data of an ended
+    trace are zeroed, and their memory is used again.
 
         | headers of ended traces, data of the trace | code of all -> | free | counter blocks |
 
@@ -49,10 +49,10 @@ class ScratchPool:
 
         Args:
             size: bytes of scratch.
-            reserved: bytes at its start in which no code is put, so that each trace can have its
-                data there; 0 if the machine is opened for one program only.
-            data: bytes at its start that need not be in reach of the kernel's code. Equal to
-                `reserved` if that is not 0; otherwise the bytes of the program's data.
+            reserved: bytes at the start of scratch for the data of each trace; no code is put
+                there. 0 if the machine is opened for one program only.
+            data: bytes at the start of scratch that may be out of reach of the kernel's code:
+                `reserved` or, if that is 0, the bytes of the program's data.
 
         Raises TargetError if the target should have scratch but has no place for it.
         """
@@ -77,11 +77,13 @@ class ScratchPool:
         self._size = size - self._room
 
     def take(self, program: EnabledProgram) -> ScratchMemory:
-        """Return scratch for a program and its probes, with all its data zeroed.
+        """Return scratch for a program and its probes, with all its data zeroed. keep() reserves
+        it.
 
-        If the target has no scratch, the memory is kinst's own. If its kernel boots, the scratch
-        has no address yet (boot_over()). keep() reserves the scratch. Raises
-        ScratchUsedUpError if too little is left.
+        If the target has no scratch, the memory is kinst's own. During a traced boot the scratch
+        has no address in the kernel yet (boot_over()).
+
+        Raises ScratchUsedUpError if too little is left.
         """
         if not self.in_target and not self._waits:
             return own_memory(program.compiled, self._cpus)
@@ -108,14 +110,15 @@ class ScratchPool:
         )  # fmt: skip
 
     def boot_over(self, machine: StartedMachine) -> None:
-        """Map scratch into the kernel. Until now a trace of the kernel's boot has used this memory,
-        and the kernel had no mapping of it.
+        """Map scratch into the kernel, whose boot has been traced.
 
-        Raises TargetError if there is no place for it, and KinstError if that trace's data are in
-        other memory.
+        The trace of the boot has used the same memory without a mapping in the kernel.
 
         Args:
             machine: the machine, whose kernel is up.
+
+        Raises TargetError if the kernel has no place for scratch, and KinstError if the data of the
+        trace are not in the machine's memory.
         """
         if not self._waits:
             raise KinstError("its data are not in the guest's memory", "use smaller buffers")
@@ -149,10 +152,10 @@ class ScratchPool:
         self._sequences = []
 
     def _after_all_code(self, data: int) -> tuple[int, int]:
-        """Return the offset for data after all code so far, and the offset for the code after that
-        data.
+        """Choose the offsets for a trace's data and code after the code of all traces so far.
 
-        Used if the area before the code has no room for the data.
+        This is for a trace whose data have no room before that code. Returns (offset of the data,
+        offset of the code).
 
         Args:
             data: bytes of data.

@@ -86,9 +86,9 @@ def leaves_traces(
     sites: Sequence[Sequence[int]],
     passer: int,
 ) -> bool:
-    """Return whether each hit of each site leaves a record or changes an aggregation.
+    """Return whether at each site each hit leaves a record or changes an aggregation.
 
-    If it does, a trace without records and values has had no hit.
+    If so, a trace that shows no records and no values has had no hit.
 
     Args:
         sites: for each site, the indexes of its clauses.

@@ -68,10 +68,10 @@ class Sizes:
 def sizes_of(options: Options, program: typed.TypedProgram) -> Sizes:
     """Return the sizes of a program's areas of scratch.
 
-    bufsize is rounded up to a power of two, so that positions in a ring wrap by a mask; it is
-    LEAST_RING at least. With the policies `fill` and `ring` the consumer keeps bufsize bytes of
-    records, and the ring itself has at least KEPT_RING bytes, so that no record is lost before the
-    consumer reads it.
+    The size of a ring is bufsize, but at least LEAST_RING, rounded up to a power of two so that
+    positions wrap by a mask. With bufpolicy `fill` or `ring`, the consumer keeps bufsize bytes of
+    records in memory of its own. Then a ring has at least KEPT_RING bytes, so that no record is
+    lost before the consumer reads it.
     """
     wanted = options.bufsize if options.bufpolicy == "switch" else max(options.bufsize, KEPT_RING)
     ring = 1 << (max(wanted, LEAST_RING) - 1).bit_length()
@@ -145,11 +145,11 @@ def _halved(size: int, most: int) -> int:
 
 
 def code_to_allocate(trampolines: int, probes: int) -> int:
-    """Return how many bytes of code to allocate from a kernel that must be stopped for each
+    """Return how many bytes to allocate for code, if the kernel must be stopped for each
     allocation.
 
-    Unless the user has set -x scratch=, that is twice what the probes need, so that few allocations
-    follow.
+    The result is twice what the probes need, so that later traces seldom need another allocation.
+    If the user has set -x scratch=, it is that size.
 
     Args:
         trampolines: bytes of code that the program asks for.

@@ -31,9 +31,9 @@ from kinst.session.process_probes import separated
 def _named(pattern: ProbePattern, providers: Mapping[str, Provider]) -> ProbePattern:
     """Return a probe description with the names that the user knows.
 
-    A description by id (-i) becomes the name of the probe with that id. A description that comes
-    from the declaration of a D library's probe becomes the name of that library's probe. Any other
-    description is returned unchanged.
+    A description by id (-i) gets the name of the probe with that id. A description from a D
+    library's declaration of a probe gets the name that the library declares. Any other description
+    is returned unchanged.
     """
     if pattern.library is not None:
         return ProbePattern(*pattern.library.name.parts, library=pattern.library)

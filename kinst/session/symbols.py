@@ -121,14 +121,14 @@ class GuestProgram:
     names: tuple[str, ...]
 
     def symbol(self, module: str, address: int, code_start: int) -> ResolvedSymbol | None:
-        """Return the function that contains an address of a process that executes this program.
+        """Return the function at an address of a process that executes this program.
 
-        None if the address is outside of the program's own code (in a library, for example). The
-        symbol has no name if no function contains the address.
+        None if the address is not in the program's own code, but in a library for example. If it is
+        in the code but in no function, the symbol has no name.
 
         Args:
             module: the program's name.
-            code_start: address at which the process has the program's first segment of code.
+            code_start: address of the program's first code segment in the process.
         """
         slide = code_start - self.code[0][0]
         linked = address - slide

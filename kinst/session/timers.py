@@ -41,14 +41,14 @@ class Timers:
         return found
 
     def fired(self, timers: Sequence[DueTimer], earliest: int) -> None:
-        """Schedule timers again that due() has returned and the caller has fired.
+        """Schedule timers again, after due() has returned them and the caller has fired them.
 
-        Each timer is next due at the first end of one of its periods that is not before `earliest`.
-        Ends of periods before `earliest` are counted as missed firings.
+        Each timer is next due at the first end of its period that is not before `earliest`. Each
+        end of its period before that counts as a missed firing.
 
         Args:
             timers: as due() returned them.
-            earliest: time before which no timer is due, whether it is in `timers` or not.
+            earliest: time before which due() returns no timer at all.
         """
         self._earliest = earliest
         for when, site in timers:

@@ -82,12 +82,11 @@ class Tracee(Protocol):
         ...
 
     def begin_command(self, report: Report) -> TracePlan | None:
-        """Start the guest's command, and let the machine run.
+        """Start the guest's command after a traced boot, and let the machine run.
 
-        Called after the machine's event CommandReady: the kernel, whose boot is traced, is up, and
-        the machine is stopped. If possible, the probes are planted anew as in any kernel that is
-        up. Returns the new plan by which the trace goes on, None if it goes on by its plan for the
-        boot.
+        Called for the machine's event CommandReady: the kernel is up, and the machine is stopped.
+        If possible, plant the probes anew, as in any kernel that is up. Returns the new plan of the
+        trace; None if the plan for the boot stays in use.
         """
         ...
 
@@ -114,8 +113,8 @@ class Tracee(Protocol):
         ...
 
     def last_words(self) -> MachineEvent | None:
-        """Return the event that explains why a machine has turned clauses off by itself; None if
-        there is no such event.
+        """Return the event by which a machine explains that it has turned clauses off by itself;
+        None if there is no such event.
         """
         ...
 
@@ -134,8 +133,8 @@ class Tracee(Protocol):
         ...
 
     def share_in_probes(self) -> float:
-        """Return the share of time, 0 to 1, that the CPU that is most often in probes
-        spends there.
+        """Return the share of its time that a CPU spends in probes, 0 to 1, for the CPU with the
+        largest share.
         """
         ...
 
@@ -209,9 +208,9 @@ class PlantedMachine:
         """Write a plan's code and data, without the patches, into a stopped machine.
 
         Args:
-            plan_again: for a trace of the kernel's boot, called once the kernel is up; returns the
-                machine, with its kernel identified anew, and a new plan for the rest of the trace.
-                None if `plan` is used until the trace ends.
+            plan_again: called in a trace of the kernel's boot, once the kernel is up. Returns the
+                machine, with its kernel identified anew, and a plan for the rest of the trace. None
+                if `plan` is used for the whole trace.
         """
         self._target = machine.target
         self._plan_again = plan_again
@@ -385,7 +384,8 @@ class PlantedMachine:
 
 
 def share_in_probes(target: Stopping, isa: Isa, low: int, high: int) -> float:
-    """Return the share of time, 0 to 1, that the busiest CPU spends in code at [low, high).
+    """Return the share of its time that a CPU spends in code at [low, high), 0 to 1, for the CPU
+    with the largest share.
 
     The share is measured by samples; the machine runs, and is stopped for each sample.
 

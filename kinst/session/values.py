@@ -85,16 +85,17 @@ class EnabledSite:
     """Probe that a program enables, at one of its sites or without a site (BEGIN, END, timers).
 
     Attributes:
-        clauses: indexes of the probe's clauses, in program order. A clause is listed once for each
-            of its descriptions that the probe matches (libdtrace compiles a clause for each:
-            dt_compile_clause()).
+        clauses: indexes of the probe's clauses, in program order. If several descriptions of a
+            clause match the probe, the clause is listed, and runs, once for each of them (as in
+            libdtrace, dt_compile_clause()).
         epid: epid of the first clause; the other clauses have the next numbers.
         arguments: how to find arg0, arg1, ...; empty if the probe has no arguments.
         condition: a D expression that is true if the probe fires at a hit; "" if it always fires.
         switch: address of the kernel's switch (static key) that must be on so that control reaches
             the site (Tracepoints.switched()); 0 if control reaches the site without a switch.
         selection: which of the site's hits belong to the probe; None if all do.
-        refusal: why the site is not planted; "" if nothing is known against it yet.
+        refusal: why the site must not be planted, as far as known before placement; "" if there is
+            no reason yet.
     """
 
     probe: Probe
@@ -192,7 +193,7 @@ class Placement:
         enabled: the program, with all of its probes.
         memory: the trace's scratch.
         host: probes that kinst's own process fires.
-        error: the probe dtrace:::ERROR, which is there even if no clause is attached to it.
+        error: the probe dtrace:::ERROR; without clauses if the program does not enable it.
         planted: probes that fire by a jump or a trap in the kernel.
         stopped: probes at which the machine stops.
         refused: probes that are left out, each with the reason.
@@ -201,8 +202,8 @@ class Placement:
         dead_registers: registers that a jump may overwrite (Isa.dead_registers), by address of the
             jump.
         gates: instructions without a probe that are planted with a jump, since they lead to traps.
-        gated: addresses of trap-planted instructions whose predecessors are all known and
-            displaced, so that control comes from trampolines, and normally does not reach the trap.
+        gated: addresses of trap-planted instructions whose traps are normally not reached: all
+            predecessors are known and displaced, so that control comes from their trampolines.
         sampled: probes that a timer of the machine fires (profile-N in a machine that never stops).
     """
 
@@ -316,11 +317,10 @@ class Descriptors:
 
 @dataclass(slots=True)
 class StoppedCpu:
-    """Holder of the number of the CPU that is stopped at a probe; -1 while no CPU is stopped at a
-    probe.
+    """Holder of the number of the CPU that is stopped at a probe; -1 while no CPU is.
 
-    The code that runs a clause on the host sets the number; the clause's reads of user memory use
-    it.
+    kinst sets the number before it runs a clause on the host. When the clause reads user memory,
+    kinst reads the memory of this CPU's process.
     """
 
     number: int = -1
@@ -337,7 +337,7 @@ class HostSide:
         read_user: reads the memory of the process that the stopped CPU runs.
         stopped: the stopped CPU.
         write: writes the target's memory.
-        user: facts by which the compiler makes host-run clauses read user memory: their code calls
+        user: tells the compiler how the code of a host-run clause reads user memory: it calls
             read_user. None without a machine.
     """
 

@@ -1,5 +1,5 @@
-"""Workspace of a machine: scratch, counters, code of ended traces, and decoded text, which outlive
-a trace.
+"""Workspace of a machine: what outlives a trace, such as scratch, counters, code of ended traces,
+and decoded text.
 
 Tested by tests/fake, through the whole path.
 """
@@ -39,7 +39,8 @@ class Workspace:
     """Started machine, with the state that its traces leave to later traces.
 
     Attributes:
-        machine: the machine, with the functions and instructions that prepare() found last.
+        machine: the machine; its `kernel` has the functions and instructions since the last
+            prepare().
         ended: code of earlier traces that a thread may still be in.
     """
 
@@ -54,9 +55,9 @@ class Workspace:
         """Begin with a machine that has just been started.
 
         Args:
-            set_aside: bytes of scratch that the machine was started with.
-            for_any: whether the machine is opened for any programs, rather than for one known
-                program.
+            set_aside: bytes that were set aside for scratch when the machine was started.
+            for_any: True if the machine may trace any number of programs; False if it is opened for
+                one known program.
             progress: called with the name of long work and the part of it that is done, 0 to 1.
         """
         self._progress = progress
@@ -91,8 +92,8 @@ class Workspace:
         """Prepare the machine for the next reads and writes, and forget decoded instructions if the
         kernel has changed its text.
 
-        The machine is stopped and stays stopped, unless its memory can be read while it runs. The
-        kernel changes its text when it switches jump labels.
+        This stops the machine and leaves it stopped, unless its memory can be read while it runs. A
+        kernel changes its text when it switches jump labels, for example.
 
         Args:
             among: addresses of the functions that probe descriptions can match, such as those of a
@@ -178,8 +179,10 @@ class Workspace:
             self.ended += (EndedCode((start, plan.code_end), back, counters),)
 
     def _new_pool(self, program: EnabledProgram) -> ScratchPool:
-        """Map scratch for a program and return it; if the machine may trace other programs later
-        (`for_any`), map more than this program needs."""
+        """Map scratch for a program, and return it.
+
+        If the machine may trace other programs later (`for_any`), map more than this program needs.
+        """
         compiled, machine = program.compiled, self.machine
         data = compiled.sizes.data(machine.cpus)
         if compiled.batch:
