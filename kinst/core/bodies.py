@@ -69,8 +69,8 @@ class Exit:
     Attributes:
         number: what a clause stores in the frame's exit slot to choose this exit: RETURN, SKIP, or
             GOTO plus the offset of `target` in the site's function.
-        target: address at which control continues. 0 for RETURN, which is possible only at
-            the entry of a function: control returns to the function's caller.
+        target: address at which control continues. 0 for RETURN, by which control returns to the
+            function's caller. RETURN is possible only at the entry of a function.
     """
 
     number: int
@@ -141,9 +141,9 @@ class RecordField:
     """One field of a record that a trampoline writes without a call: `size` bytes at `offset`.
 
     Attributes:
-        kind: what the field contains. "time": the record's time. "cpu": the number of its CPU.
-            "register": the content of the register whose frame slot is `value`. "constant":
-            `value`.
+        kind: what the field contains. "time": the record's time. "cpu": the number of the CPU that
+            writes the record. "register": the content of the register whose frame slot is `value`.
+            "constant": `value`.
     """
 
     offset: int
@@ -157,11 +157,11 @@ class RecordAddresses:
     """Addresses and constants with which a trampoline writes records without a call.
 
     Attributes:
-        cpu: where a CPU finds its number: a word at this signed 32-bit displacement from the
-            per-CPU base register.
-        busy: where a CPU finds the kernel's counter Facts.pin: 32 bits at this signed 32-bit
-            displacement from the per-CPU base register. While a thread has raised the counter, the
-            thread stays on its CPU, and no other thread runs there.
+        cpu: signed 32-bit displacement from the per-CPU base register to a word with this CPU's
+            number.
+        busy: signed 32-bit displacement from the per-CPU base register to the kernel's 32-bit
+            counter Facts.pin. While a thread has raised the counter, the thread stays on its CPU,
+            and no other thread runs there.
         settled: how the trampoline makes sure that its thread stays on the CPU. None: it raises
             that counter. 0: it does nothing, because this kernel never preempts threads that run in
             it. Any other value is the address of the 32-bit word Facts.preemption: the trampoline
@@ -298,8 +298,8 @@ def divided(bodies: Sequence[Body]) -> SiteWork:
 
     Calls keep their order. Counting may be moved before the calls, because calls do not read the
     counters and counting does not depend on calls. An IndexedBody or a RecordBody needs no call
-    only if all other work is counting. Otherwise the result has its call `otherwise` in its
-    place."""
+    only if all other work is counting. In any other case, its fallback, the call `otherwise`, is
+    done instead."""
     lone = [body for body in bodies if not isinstance(body, CountBody)]
     if len(lone) == 1 and isinstance(lone[0], IndexedBody):
         return SiteWork(_counts(bodies), indexed=lone[0])

@@ -72,7 +72,7 @@ def never_final(
 
 
 class KernelFile(Protocol):
-    """The kernel's ELF file: what the search for the beginning of its boot asks of it."""
+    """The kernel's ELF file, in which Boot.span finds where the boot begins."""
 
     def address(self, name: str) -> int | None:
         """Return the linked address of a symbol; None if the file does not have it."""

@@ -21,8 +21,8 @@ class CodeInstruction:
 
     Attributes:
         text: mnemonic and operands, as the disassembler spells them.
-        function: the function that contains the instruction, or the part of it (NAME.cold); the
-            instruction's probe has this function's name.
+        function: the function, or its part that was split off (NAME.cold), that contains the
+            instruction. The name of the instruction's probe has this function.
         place: the source file and line, None if not known.
         refused: whether the instruction is known to be impossible to plant. Planting gives the
             reason.

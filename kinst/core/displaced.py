@@ -16,8 +16,8 @@ from kinst.core.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """Code that has the effect of an instruction at another address, and then leads control to
-    where the original instruction would.
+    """Code for another address that has the effect of an instruction, and then leads control to
+    where the original instruction would lead it.
 
     Attributes:
         code: the bytes. They are right only at the address for which they were made. Control leaves
@@ -76,8 +76,8 @@ class Moved:
     Attributes:
         falls_through: whether control can reach the end of the code. Then it must go on to the
             original successor.
-        original_at: offset in `code` of the copy of the instruction that can fault as the original
-            did, or -1 if none can.
+        original_at: offset in `code` of the instruction that may fault where the original might
+            have faulted; -1 if none may.
     """
 
     code: bytes

@@ -185,12 +185,13 @@ class StoppingIsa(ABC):
 
     def rerun_starts(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
         """Return the instructions of a function that can be planted only if instructions before
-        them run again after the probe's work. They are in a sequence from a load-exclusive to its
-        store-exclusive instruction, which would fail if it were interrupted by the work.
+        them run again after the probe's work. An example are instructions between a load-exclusive
+        and its store-exclusive instruction: the work makes the store fail, unless the load runs
+        again.
 
         The result maps the address of each such instruction to the address of the first instruction
-        that runs again. A debugger's breakpoint at such an instruction would make the sequence
-        fail.
+        that runs again. A debugger's breakpoint at such an instruction would make the store fail,
+        too.
 
         Args:
             instructions: all live instructions of the function, in order.
@@ -392,9 +393,9 @@ class PlantingIsa(StoppingIsa):
         return NO_COLUMNS.address, NO_COLUMNS.address
 
     def table_starts(self, code: bytes, address: int) -> U64:
-        """Return addresses at which jump tables may begin, ascending, each once. These are the
-        addresses that instructions in `code` compute. Only tables are meant whose entries are
-        distances from the table's own start.
+        """Return the addresses at which there may be jump tables whose entries are distances from
+        the table's start. They are the addresses that instructions in `code` compute: ascending,
+        each once.
 
         Some may be wrong: bytes inside other instructions can look like such an instruction."""
         return NO_COLUMNS.address

@@ -146,9 +146,9 @@ class KernelLocation:
         process: the process id of a user program; 0 for a kernel.
         booting: whether the kernel is at the beginning of its boot, so that its clock, its per-CPU
             data and most of its tables do not exist yet.
-        time: D's timestamp at the end of a traced boot, in ns. From then on D's timestamp uses the
-            kernel's clock, which shows another time; it must go on from this value. None if no boot
-            was traced, or it is not over.
+        time: D's timestamp, in ns, at the end of a traced boot. From then on the kernel has a
+            clock, but its clock shows another time: D's timestamp must go on from this value. None
+            in any other case.
     """
 
     text: int | None = None
@@ -300,8 +300,8 @@ class Planter(Protocol):
         exits: Sequence[LivePatch] = (),
         samplers: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Plant all patches; if the bytes at any of them are not its `old` bytes, plant none. Each
-        patch is a breakpoint or a jump into scratch.
+        """Plant all patches. Plant none if the kernel's bytes at one of them differ from the
+        patch's `old` bytes. Each patch is a breakpoint or a jump into scratch.
 
         A jump over several instructions is completed only after every thread has left these
         instructions and the code of earlier traces. Until then, the first instruction is a

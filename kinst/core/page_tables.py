@@ -102,8 +102,8 @@ class Format:
 
 
 def shift(level: int, page_bits: int = PAGE_BITS) -> int:
-    """Return which bits of an address select an entry of a table at `level`: the number of the
-    lowest such bit. Level 1 is the last level."""
+    """Return the number of the lowest address bit among those that select an entry of a table at
+    `level`. Level 1 is the last level."""
     return page_bits + (page_bits - 3) * (level - 1)
 
 
@@ -137,10 +137,10 @@ class Paging(ABC):
         """Whether the CPU with these registers is in user mode."""
 
     def roots_of(self, registers: Mapping[str, int]) -> tuple[Root, ...]:
-        """Return the top-level tables of which one is the kernel's: the table that the CPU uses
-        now, and with page table isolation sometimes a second one. Then the CPU may be using the
-        process's table for user mode, and the second is the process's table for the kernel. The
-        kernel's table is the one that maps more of the kernel.
+        """Return one or two top-level tables, of which one is the kernel's. The first is the table
+        that the CPU uses now. With page table isolation, this may be the process's table for user
+        mode; then the second is the process's table for the kernel. Of two tables, the one that
+        maps more of the kernel is the kernel's.
 
         Raises TargetError as root_of() does.
         """
@@ -202,7 +202,8 @@ class Paging(ABC):
 
     def slot_free(self, read: Read, root: Root, address: int) -> bool:
         """Whether make_leaf() can map LEAF_SIZE bytes at this address: nothing is mapped there, and
-        the top-level table needs no new entry, which the tables of other processes would lack."""
+        the top-level table needs no new entry. The tables of other processes would lack such an
+        entry."""
         return self._tables[root.page_bits].slot_free(read, root, address)
 
     def make_leaf(

@@ -124,9 +124,9 @@ class Crossing:
 
     Attributes:
         kind: "entry" or "return".
-        layer: index of this crossing if the instruction makes several, since it enters or leaves
-            several nested copies; otherwise 0. Copies are entered from the outermost to the
-            innermost, and left from the innermost to the outermost.
+        layer: index of this crossing if the instruction enters or leaves several nested copies;
+            otherwise 0. Copies are entered from the outermost to the innermost, and left from the
+            innermost to the outermost.
     """
 
     kind: str

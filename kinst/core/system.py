@@ -730,9 +730,10 @@ class CallerRule:
     Attributes:
         register: DWARF number of the base register of the CFA.
         offset: offset from the register's value to the CFA.
-        return_register: DWARF number of the register that holds the return address if return_at is
+        return_register: DWARF number of the register with the return address; used if return_at is
             None.
-        return_at: offset from the CFA to the return address, or None.
+        return_at: offset from the CFA to the return address; None if the return address is in a
+            register.
     """
 
     register: int
@@ -747,7 +748,7 @@ class ModuleFrames:
 
     Attributes:
         rule: (address in the file) -> the rule there; None if the file has none.
-        back: (running address) -> address in the file, or None.
+        back: (running address) -> address in the file; None if the file has no such code.
     """
 
     rule: Callable[[int], CallerRule | None]

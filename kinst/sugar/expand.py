@@ -55,8 +55,8 @@ class Expansion:
     """The result of an expansion: the expanded program and messages for the user.
 
     Attributes:
-        program: the program with the expansion in place of what was expanded: descriptions
-            (expand()) or local variables (expand_locals()).
+        program: the program after the expansion of its descriptions (expand()), or of its local
+            variables (expand_locals()).
         notes: lines for the user, shown with -v.
         losses: lines for the user about copies that cannot be traced, always shown.
     """
@@ -116,8 +116,7 @@ class _Meaning:
 
     Attributes:
         always: sites that fire whenever their instruction runs.
-        sometimes: (condition, site); the condition is a D expression, and the site fires only if
-            it holds.
+        sometimes: (condition, site): the site fires only if the condition, a D expression, is true.
     """
 
     always: tuple[_Named, ...]
@@ -281,8 +280,8 @@ class _Expander:
     def _out_of_line(
         self, pattern: ProbePattern, name: str, functions: Sequence[FunctionDie], *, alone: bool
     ) -> list[Function]:
-        """Return a function's out-of-line code: as debug information says, which knows that the
-        symbol F.isra.0 is F. If debug information has none, symbols decide.
+        """Return a function's out-of-line code. Debug information tells where it is, even if its
+        symbol is called F.isra.0. If debug information has no such code, search for a symbol.
 
         Args:
             alone: whether to raise KinstError if there is no such code.

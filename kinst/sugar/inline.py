@@ -11,10 +11,10 @@ of a copy are the edges that leave it in the flow graph of the function that con
   has not left the copy if it comes back to the copy without passing the entry.
 - If control comes to the entry again, one stay in the copy ends and the next begins.
 
-So a copy has as many returns as entries, except for stays that have not ended. If a copy is one
-address range that is entered at its start, its exits are exactly the instructions with a successor
-outside the range. Calls come back, so a call is an exit only if it is the last instruction of the
-range.
+So a copy has as many returns as entries, except for stays that have not ended. For a copy with a
+single address range that is entered at its start, this is simple: its exits are the instructions
+that can be followed by an instruction outside the range. Calls come back, so a call is an exit only
+if it is the last instruction of the range.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class CopyRegion:
-    """The inlined copies of one inline function whose entry is the same instruction.
+    """Inlined copies of one function that control enters at the same instruction.
 
     The debug information may describe several copies with the same entry address. Control enters
     all of them at once, so kinst traces them as one copy that has the ranges of all.

@@ -10,9 +10,9 @@ If this is in sched.d, a clause of sched:::wakeup becomes a clause of fbt::wake:
 args[1] is replaced by xlate < psinfo_t * > ((struct thread *)arg0), and the name of the probe is
 still sched:::wakeup (ProbePattern.library).
 
-A library may declare a probe several times, for different kernels. All declarations count whose
-inputs fit the kernel's types. If two of these have the same description, only the first one's
-counts.
+A library may declare a probe several times, for different kernels. Each declaration whose inputs
+fit the kernel's types counts. If two of them have the same description, it counts only for the
+first.
 
 Tested by tests/sugar/test_library_probes.py.
 """
