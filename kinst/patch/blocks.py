@@ -18,7 +18,7 @@ it. It passes p only if m <= p. So
                             C + sum of E[m], p < m <= i     for i >= p
 
 kinst computes these sums when it reads the counters (BlockSums). Counts are exact while no CPU and
-no preempted thread is in a block. While one is in a block, it has been counted for all of the
+no preempted thread is in a block. A CPU or thread inside a block has been counted for all of the
 block's instructions, or for none.
 """
 

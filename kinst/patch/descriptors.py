@@ -33,13 +33,14 @@ NO_SLOT = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class FrameRule:
-    """A rule that finds a function's caller at a site. The CFA is a register's value + offset; the
-    return address is stored at CFA + return_offset.
+    """A rule that finds a function's caller at a site. The rule first computes the CFA (canonical
+    frame address) from a register, then finds the return address from the CFA.
 
     Attributes:
         slot: the register, by its slot in the frame of saved registers.
-        offset: bytes.
-        return_offset: bytes, or RA_IN_SLOT if the return address is the register's value.
+        offset: the offset from the register's value to the CFA, in bytes.
+        return_offset: the offset from the CFA to the return address, in bytes; RA_IN_SLOT if the
+            return address is the register's value.
     """
 
     slot: int

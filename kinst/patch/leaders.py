@@ -12,7 +12,7 @@ instruction may be inside a run only if it is not a leader. Control can enter by
 - computed jumps, by their tables; a function with such a jump and no known table has no runs;
 - the kernel's tables of fix-ups and of static keys (System.landings);
 - return addresses: a call is the last instruction of its run;
-- a symbol;
+- symbols;
 - addresses in data, among them saved program counters: session/apply.py searches all of the
   machine's memory for those when it plants.
 

@@ -356,8 +356,7 @@ def _apart(
 
 def _branches(sites: Columns, isa: Isa, chains: Chains) -> U64:
     """Return the addresses of original instructions that branches of trampolines lead to,
-    ascending. Branches that exist only after unplanting has written the exits are included
-    (Plan.branches)."""
+    ascending. These include branches that unplanting makes by writing the exits (Plan.branches)."""
     target = leads_of(sites, isa).target
     out = target[(target > 0) & (chains.target < 0)]
     return distinct(np.concatenate([out, sites.address[chains.head]]))

@@ -193,7 +193,7 @@ def monitor_of(arguments: Sequence[str], folder: str) -> str:
 
 
 def _is_other(ran: str, program: str) -> bool:
-    """Return whether a QEMU emulates another ISA than the emulator `program`.
+    """Return whether a QEMU emulates a different ISA than the emulator `program` does.
 
     Args:
         ran: file name of the QEMU's own program, for example qemu-system-x86_64.

@@ -392,7 +392,7 @@ class Guardian:
     # Undoing.
 
     def _recover(self) -> None:
-        """Undo all changes after kinst has ended without asking for it."""
+        """Undo all changes, after kinst has ended without a request to do so."""
         if self._missed and self._journal.is_there:
             self._changes, self._allocation = self._journal.read()
         self._undo(renew=True)
@@ -403,7 +403,8 @@ class Guardian:
         Returns a sentence about what could not be undone, or "".
 
         Args:
-            renew: whether to synchronize with the stub first; if not, the machine is stopped.
+            renew: whether to synchronize with the stub first. Without that, the machine must be
+                stopped already.
         """
         until = time.monotonic() + TRY_SECONDS
         trouble = self._retried(self._undone, until, renew=renew)

@@ -3,8 +3,8 @@
 kinst and its guardian may both be killed, such as by a lack of memory. Then the next start of kinst
 undoes the changes in the journal. A journal belongs to one QEMU process and one boot of the host. A
 record is written before its change is made; a change of code has a second record afterwards.
-Records have checksums: the first incomplete record ends the journal, and the changes of all later
-records were never made. The file need not be synced to disk, since the guest ends with the host.
+Records have checksums. The journal ends before the first record that is incomplete; the change of
+that record was never made. The file need not be synced to disk, since the guest ends with the host.
 
 A record: kind, 1 byte | size of the content | CRC-32 of kind and content | content
 """
