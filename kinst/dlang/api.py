@@ -58,8 +58,8 @@ def parse_text(
 
 
 def combine(programs: Sequence[tree.ProgramNode]) -> tree.ProgramNode:
-    """Join the syntax trees of several texts to one program, in which clauses keep their order and
-    share global variables and aggregations.
+    """Join the syntax trees of several texts into one program. Clauses keep their order, and all
+    texts share global variables and aggregations.
     """
     items = tuple(item for program in programs for item in program.items)
     return tree.ProgramNode(items, next((p.empty for p in programs if p.empty is not None), None))
@@ -81,8 +81,8 @@ def type_names(
 ) -> Callable[[str], bool]:
     """Return a function that tells the parser whether a word is the name of a type.
 
-    A word is a type name if the system's D libraries or the kernel declare a type of this name, and
-    D has no subroutine with the same name.
+    A word is a type name if the kernel declares such a type, or a D library that every program may
+    use declares it. The name of a D subroutine is never a type name.
     """
     of_kernel = kernel_type_names(types)
 

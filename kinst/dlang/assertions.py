@@ -6,10 +6,10 @@
         @bytes["cat"] > size * 2;
     }
 
-A test file is a D program that also has TEST clauses. read_test_file() removes the TEST clauses
-and appends an END clause for each of their statements. The END clause traces those parts of the
-statement that have no aggregation. So variables, inlines, macros and types have their usual meaning
-in D, and kinst.views.verdicts evaluates only operators on aggregations and on traced values.
+A test file is a D program that also has TEST clauses. read_test_file() removes the TEST clauses, so
+that a plain D program is left. Parts of a condition without an aggregation, such as `size` above,
+are computed by D: read_test_file() appends END clauses that trace them. kinst.views.verdicts
+computes the rest after the trace: operators on aggregations and on the traced values.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _OPERATORS = frozenset(INFIX) - {","}
 
 @dataclass(frozen=True, slots=True)
 class TracedTerm:
-    """A term of a TEST condition without an aggregation, such as `size * 2`. The END clause that
-    belongs to the condition traces the term's value.
+    """A term of a TEST condition that has no aggregation, such as `size * 2`. The condition's END
+    clause traces its value.
     """
 
     number: int  # index among the values that the END clause traces
@@ -55,8 +55,8 @@ class TracedTerm:
 
 @dataclass(frozen=True, slots=True)
 class StatusTerm:
-    """A term of a TEST condition: $status, the exit status of the trace. That is the status of
-    exit() if the program calls it, otherwise the command's status.
+    """A term of a TEST condition: $status, the exit status of the trace. If the program calls
+    exit(), this is the argument of exit(); otherwise it is the exit status of the traced command.
     """
 
 
@@ -165,8 +165,8 @@ def read_test_file(text: str, file: str) -> TestFile:
 
 
 def _directives(text: str, source: SourceText) -> Iterator[tuple[str, str]]:
-    """Yield (word, value) of each #pragma D test command "..." and #pragma D test timeout N. Raises
-    DError if such a line is malformed.
+    """Yield (word, value) of each line `#pragma D test command "..."` or `#pragma D test timeout
+    N`: ("command", the command) or ("timeout", "N"). Raises DError if such a line is malformed.
     """
     for match in _DIRECTIVE.finditer(text):
         word, _, value = match[1].strip().partition(" ")
@@ -260,8 +260,8 @@ class _TestReader:
 
 
 class _Lowering:
-    """Converter of a TEST condition's syntax tree to a term. The list `reads` gets the D text of
-    each part without an aggregation, which the condition's END clause computes and traces.
+    """Converter of a TEST condition's syntax tree to a term. To the list `reads`, it adds the D
+    text of each part of the condition that the END clause must trace.
     """
 
     def __init__(self, reads: list[str]) -> None:

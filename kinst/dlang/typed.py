@@ -6,9 +6,9 @@ never computed with begins with Recorded (RecordedStack). The classes of the syn
 
 Every expression has its type. Conversions are explicit Cast nodes, so codegen never converts by
 itself: both operands of a Binary have the same type (except for shifts), and the result of a
-comparison or logical operator is INT (Dynamic Tracing Guide, ch. 2). Strings are never cast: two
-types that differ only in StringType.size count as equal here. Constant integer expressions are
-folded to one IntConst. No tree is higher than walk.MAX_HEIGHT, so code may recurse on it.
+comparison or logical operator is INT (Dynamic Tracing Guide, ch. 2). Strings are never cast: here,
+string types of different sizes count as equal. Constant integer expressions are folded to one
+IntConst. No tree is higher than walk.MAX_HEIGHT, so code may recurse on it.
 
 Tested by tests/dlang/test_walk.py.
 """
@@ -123,8 +123,8 @@ class Variable:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the variable is stored in the space of dynamic variables, under its keys or its
-        thread.
+        """Whether the variable is stored in the space of dynamic variables, where it is found by
+        its keys or its thread.
         """
         return self.scope == "self" or bool(self.keys)
 
@@ -174,8 +174,8 @@ class KeyedRead(Expr):
 class KeyedAssign(Expr):
     """The assignment variable[keys] = value; its result is the value.
 
-    An OldValue in `value` stands for the element's value before the assignment, so that a compound
-    assignment computes its keys only once. If KeyedAssigns are nested, the OldValue belongs to the
+    In a compound assignment, `value` has an OldValue: the element's value before the assignment, so
+    that the keys are computed only once. If KeyedAssigns are nested, the OldValue belongs to the
     innermost KeyedAssign around it.
     """
 
@@ -256,9 +256,9 @@ class Cast(Expr):
 class Load(Expr):
     """The value of `type` at an address of the traced kernel; a bad address fires dtrace:::ERROR.
 
-    An integer or pointer is loaded; a StringType copies a string. A structure or array is not
-    loaded: its value in codegen is its address, an IrValue of 64 bits. Only actions that record it
-    (trace, print) copy its bytes.
+    For an integer or a pointer, codegen loads the value. For a StringType, codegen copies the
+    string. For a structure or an array, codegen uses the address as the value (an IrValue of 64
+    bits); only trace() and print() copy the bytes.
     """
 
     address: Expr
@@ -427,8 +427,8 @@ class ChillAction(Action):
 
 @dataclass(frozen=True, slots=True)
 class PerturbAction(Action):
-    """Base class of the actions that change the registers of the traced function, or where control
-    goes in it, when all clauses of the probe have run.
+    """Base class of the actions that change the traced function's registers, or where control goes.
+    They take effect when all clauses of the probe have run.
     """
 
 
@@ -475,7 +475,7 @@ class PanicAction(Action):
 
 @dataclass(frozen=True, slots=True)
 class RaiseAction(Action):
-    """One of the actions raise(signal), which sends a signal to the current thread, and stop()."""
+    """The action raise(signal), which sends a signal to the current thread, or stop()."""
 
     signal: Expr | None  # the signal's number, with 64 bits; None for stop()
 
@@ -540,8 +540,8 @@ class Before(Expr):
 
 @dataclass(frozen=True, slots=True)
 class BaseAddress(Expr):
-    """The address of the structure that a Store changes, as a part of the Store's address
-    expression. The structure is a dynamic variable's element (Store.root) or a TranslatedStruct.
+    """Placeholder in a Store's address: the address of the structure that the Store changes. The
+    structure is the dynamic variable's element that Store.root reads, or a TranslatedStruct.
     """
 
 
@@ -559,16 +559,16 @@ class TranslatedStruct(Expr):
 class Shared(Expr):
     """The address of a D variable or of a part of it, as a pointer that the program may store.
 
-    The traced kernel and the host map variables at different addresses; a Shared is the traced
-    kernel's address on both.
+    D variables are in memory that both the traced kernel and kinst's process map, at different
+    addresses. A Shared always has the kernel's address.
     """
 
     operand: Expr
 
 
 def root_of(address: Expr) -> Expr | None:
-    """Return the expression that reads the structure, array or string variable from which an
-    address is computed; None if the address is not computed from a variable.
+    """Return the part of an address expression that reads a whole structure, array or string
+    variable, such as self->s in &self->s.member; None if there is no such part.
     """
     while True:
         if isinstance(address.type, StructType | ArrayType):

@@ -2,8 +2,8 @@
 (typed.py).
 
 Nodes are dataclasses whose fields hold nodes, tuples of nodes, or other values. No typed tree is
-higher than MAX_HEIGHT, so code may recurse on it. The parser bounds the syntax tree
-(type_parser.MAX_DEPTH), but pointer arithmetic turns one operator into several typed nodes.
+higher than MAX_HEIGHT, so code may recurse on it. The syntax tree has a lower limit
+(type_parser.MAX_DEPTH), because one operator on pointers becomes several typed nodes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _Kind = TypeVar("_Kind")
 
 
 class _Parts(dict[type, tuple[str, ...] | None]):
-    """Map from each class of nodes to the names of its fields that may hold other nodes; None for a
-    class that is not a node (types, variables, spans).
+    """Map from each class to the names of its fields that may hold nodes; None for a class that is
+    not a node (types, variables, spans).
     """
 
     def __missing__(self, kind: type) -> tuple[str, ...] | None:

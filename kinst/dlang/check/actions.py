@@ -237,8 +237,8 @@ def _stop(node: tree.CallNode, scope: Scope) -> typed.Action:
 def _refused(node: tree.CallNode, scope: Scope) -> typed.Action:
     """Check a call of breakpoint(), which kinst always refuses; return an action with the reason.
 
-    kinst raises the error for this action only after the check of the whole program
-    (session/check.py). A program without -w gets another error before: breakpoint() needs -w.
+    session/check.py raises the error once the whole program is checked. Without -w, the user gets
+    another error first: that breakpoint() needs -w.
     """
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name

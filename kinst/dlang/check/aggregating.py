@@ -228,9 +228,9 @@ Unfinished = Callable[[], typed.Action]
 class Aggregations:
     """The aggregations of a program, by name without the @.
 
-    define() is called for every aggregating statement. Integer keys of one aggregation may differ
-    in size, so the types of keys are final only after the last statement; then the caller sets
-    `complete`.
+    The caller calls define() for every aggregating statement, and sets `complete` after the last
+    one. Only then are the types of keys final, because statements may use integer keys of different
+    sizes.
 
     Args:
         measures: for each aggregation's name, the aggregated expression, its unit, and the
@@ -318,8 +318,8 @@ class Aggregations:
 
 
 def _merged(before: DType, now: DType) -> DType | None:
-    """Return the type of an aggregation's key that can hold values of both types; None if no type
-    can.
+    """Return one type for an aggregation's key that has type `before` in some statements and type
+    `now` in another; None if no type can hold the values of both.
     """
     if isinstance(before, IntType) and isinstance(now, IntType):
         return before if same(before, now) else common(before, now)

@@ -115,8 +115,8 @@ def _is_null(expr: typed.Expr) -> bool:
 
 
 def _absent(name: str, span: Span, scope: Scope) -> DError:
-    """Return the error for a call of a subroutine that other systems' DTrace has and this system
-    cannot have.
+    """Return the error for a call of a subroutine that only exists in the DTrace of other systems.
+    The error says why the traced system cannot have it.
     """
     reason = scope.environment.dialect().absent.get(name, ABSENT[name])
     return DError(f"{name}( ) is not available: {reason}", span, "D_FUNC_UNDEF")
@@ -140,8 +140,8 @@ _WITH_ARGUMENT = frozenset({"trace", "print", "printf", "printa", "exit", "trace
 
 @dataclass(frozen=True, slots=True)
 class ActionCall(typed.Expr):
-    """An action that is called in an expression. Its type is void, so most operators refuse it; the
-    typed tree of a program without errors has no ActionCall.
+    """An action that is called inside an expression. This is an error. refuse_whole() raises it,
+    unless an operator refuses the call's type (void) first.
     """
 
     name: str  # the action in error messages
@@ -255,9 +255,9 @@ def _stack_frames(node: tree.CallNode, scope: Scope, check: Check) -> int:
 
 
 def _user_frames(name: str, node: tree.CallNode, scope: Scope, check: Check) -> int:
-    """Return the number of frames that a call of ustack() or jstack() asks for. In kinst, the two
-    differ only in the default number. kinst does not name Java frames, for which it would need help
-    from the Java process (Dynamic Tracing Guide, "jstack()").
+    """Return the number of frames that a call of ustack() or jstack() asks for. In kinst, jstack()
+    differs from ustack() only in the default number: kinst does not name Java frames, because only
+    the Java process knows their names (Dynamic Tracing Guide, "jstack()").
     """
     if not node.arguments:
         environment = scope.environment

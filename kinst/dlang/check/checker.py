@@ -94,9 +94,11 @@ def _checked(
 
 
 def _clause(node: tree.ClauseNode, scope: Scope, aggregations: Aggregations) -> _CheckedClause:
-    """Check the statements of a clause, then its predicate. So the predicate may use a variable
-    that a statement creates. If a statement uses an unknown name, check the clause again with the
-    predicate first, because the predicate may create that variable (libdtrace's dt_cook_clause()).
+    """Check the statements of a clause, then its predicate, which may thus use a variable that a
+    statement creates.
+
+    If a name is unknown in this order, check the predicate first and then the statements: the
+    predicate may create the variable (libdtrace's dt_cook_clause()).
     """
     before = scope.snapshot()
     scope.patterns = tuple(d.pattern for d in node.descriptions)

@@ -1,9 +1,9 @@
 """Checker of declarations of variables, types and providers (Dynamic Tracing Guide, "Variables",
 "Statically Defined Tracing"; errors as in libdtrace's dt_decl.c and dt_parser.c).
 
-A provider declaration describes the probes of a user program. kinst does not trace user programs
-this way, so it makes no probes from the declaration: a description that names such a probe matches
-nothing, as in dtrace(1) while the program is not running.
+A provider declaration describes probes that a user program contains. kinst checks the declaration
+but makes no probes from it. A probe description that names such a probe matches nothing, as in
+dtrace(1) while the user program is not running.
 """
 
 from __future__ import annotations
@@ -93,11 +93,12 @@ def declare(
 def _array(
     node: tree.DeclarationNode, type_: ArrayType, length: int, name: str
 ) -> tuple[DType, int]:
-    """Return element type and number of elements of a variable whose declared type is an array (by
-    a typedef, or as an array of arrays). Raises DError D_UNKNOWN.
+    """Return element type and number of elements of a variable that is declared as `foo_t x` or
+    `foo_t x[5]`, where foo_t is an array type. Raises DError D_UNKNOWN.
 
     Args:
-        length: number of elements that the declaration itself gives, 0 if none.
+        type_: the array type, foo_t.
+        length: number of elements in the declarator, 5 for x[5]; 0 for x.
         name: name of the variable, for messages.
     """
     if node.keys is None and not length and type_.count:
@@ -113,8 +114,8 @@ def _array(
 
 
 def _declare_only(name: str, type_: DType, span: Span, scope: Scope) -> None:
-    """Check an extern declaration against earlier extern declarations of the same name, and
-    remember it. Raises DError D_DECL_IDRED.
+    """Check an extern declaration against earlier extern declarations of the same name, and keep
+    its type for later checks. Raises DError D_DECL_IDRED.
 
     An extern declaration makes no variable. It does not declare a symbol of the kernel either: a
     program writes a backquote before the name of such a symbol.
@@ -151,8 +152,8 @@ def _keys(node: tree.DeclarationNode, name: str, scope: Scope) -> tuple[DType, .
 def _length(
     node: tree.DeclarationNode, scope: Scope, check: Callable[[tree.ExprNode, Scope], typed.Expr]
 ) -> int:
-    """Return the number of elements of a scalar array that a declaration gives; 0 for any other
-    variable. Raises DError D_DECL_ARRSUB, D_DECL_ARRBIG.
+    """Return the number of elements in the declaration of a scalar array, such as 5 for `int a[5]`;
+    0 for the declaration of any other variable. Raises DError D_DECL_ARRSUB, D_DECL_ARRBIG.
     """
     if node.length is None:
         return 0
@@ -329,8 +330,9 @@ def _compare_probe(
 def _check_translators(
     provider: str, name: str, probe: tree.ProbeDeclarationNode, scope: Scope
 ) -> None:
-    """Check that each output of a probe can take the input of the same name, or that a translator
-    makes the output from this input. Raises DError D_PROV_PRXLATOR.
+    """Check that each output of a probe can be made from the probe's input of the same name: the
+    types are compatible, or the program has a translator from one to the other. Raises DError
+    D_PROV_PRXLATOR.
     """
     inputs = {p.name: scope.resolve(p.type) for p in probe.inputs.parameters if p.name}
     outputs = probe.outputs.parameters if probe.outputs is not None else ()

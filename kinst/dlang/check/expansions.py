@@ -84,8 +84,8 @@ def is_inline_array(node: tree.ExprNode, scope: Scope) -> bool:
 def inline_value(
     node: tree.ExprNode, use: tree.IndexNode | None, scope: Scope, check: Check
 ) -> typed.Expr:
-    """Return the expanded expression of an inline, or the argument bound to a parameter of the
-    inline that is being expanded.
+    """Return the expression that replaces a name: for an inline, its expanded expression; for a
+    parameter, the argument for it in the current expansion.
 
     Args:
         node: the name of the inline or parameter.
@@ -161,8 +161,8 @@ def _expand_inline(
     type.
 
     Args:
-        bound: argument of each parameter, by name. The expression sees no parameters of the inline
-            that uses this inline.
+        bound: argument of each parameter of this inline, by name. No other parameters can be used
+            in the expression.
         span: where the inline is used.
     """
     count_expansion(span, scope)
@@ -184,15 +184,15 @@ def _expand_inline(
 def define_translator(
     node: tree.TranslatorNode, scope: Scope, check: Check, *, lazily: bool = False
 ) -> None:
-    """Check and add a declaration of a translator. Its expressions are checked here and again at
-    each use.
+    """Check and add a declaration of a translator. Its expressions are checked at each use and,
+    unless `lazily` is set, here as well.
 
     Raises DError D_XLATE_SOU, D_XLATE_REDECL, D_XLATE_MEMB, D_XLATE_INCOMPAT and all errors of
     expressions.
 
     Args:
-        lazily: check the expressions only at each use; for kinst's own translators, some of whose
-            expressions do not fit every kernel.
+        lazily: check the expressions only when they are used. Translators of kinst's D libraries
+            need this: some of their expressions do not fit every kernel.
     """
     target, source = scope.resolve(node.type), scope.resolve(node.source)
     if isinstance(target, StructType):
@@ -218,9 +218,9 @@ def define_translator(
 
 
 def _sample_of(node: tree.TranslatorNode, type_: DType) -> typed.Expr:
-    """Return a placeholder of the type of a translator's parameter. With it in place of the
-    parameter, the translator's expressions can be checked before the translator is used. A
-    structure's placeholder is an lvalue in memory.
+    """Return a placeholder of type `type_` for a translator's parameter, with which the
+    translator's expressions can be checked before any use of the translator. For a structure, the
+    placeholder is an lvalue in memory.
     """
     if isinstance(type_, StructType):
         pointer = PointerType(type_)
@@ -293,8 +293,8 @@ def _member_value(
     scope: Scope,
     check: Check,
 ) -> typed.Expr:
-    """Check a translator's expression for one member with its parameter bound to `source`; return
-    the expression converted to the member's type. Raises DError.
+    """Check a translator's expression for one member, with `source` in place of the translator's
+    parameter; return the expression converted to the member's type. Raises DError.
     """
     wanted = translator.target.member(definition.name)
     if wanted is None:
@@ -338,11 +338,12 @@ def _as_member(value: typed.Expr, type_: DType) -> typed.Expr | None:
 
 
 def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
-    """Convert a translation to an expression for its whole structure, which can be assigned or
-    printed (libdtrace's dt_cg_asgn_op()); return any other expression unchanged.
+    """Convert a translation to a structure into an expression that makes the whole structure, so
+    that the program can assign or print it (libdtrace's dt_cg_asgn_op()); return any other
+    expression unchanged.
 
-    The structure has all members that the translator defines. A member of kinst's own translators
-    is 0 if the kernel does not have the types or symbols that the member's expression uses.
+    The structure has all members that the translator defines. If the translator is one of kinst's
+    and the kernel lacks a type or symbol for a member's expression, the member is 0.
     """
     if not isinstance(value, Translation) or not isinstance(value.type, StructType):
         return value
@@ -368,8 +369,8 @@ def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
 
 
 def as_pointer(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
-    """If an expression is a translation to a pointer, return the address of its whole structure;
-    otherwise, return the expression unchanged.
+    """Convert a translation to a pointer (xlate < type * >) into an expression that makes the whole
+    structure and returns its address; return any other expression unchanged.
     """
     if not isinstance(value, Translation) or not isinstance(value.type, PointerType):
         return value
@@ -396,7 +397,8 @@ def _member_store(member: Member, value: typed.Expr, structure: StructType) -> S
 
 
 def refuse_whole(clause: typed.Clause) -> None:
-    """Check that a clause uses no translation as a value and no action in an expression.
+    """Raise an error if a clause uses a whole translation where only its members may be used, or an
+    action as a value.
 
     Raises DError D_OP_DYN for a translation (D_CG_DYN if it is a whole statement), and D_CG_EXPR
     for an action.

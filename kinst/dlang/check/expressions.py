@@ -149,10 +149,11 @@ def _errno(span: Span, scope: Scope) -> typed.Expr:
 
     In most systems, errno is a field of the thread. If the system has no such field, all probes of
     the clause must be returns, and errno is computed from the function's result: 5 for the result
-    -5, and 0 for a result that is no error number. A result is an error number if its 64 bits or
-    its low 32 bits are one, because a function that returns int may leave any bits in the upper
-    half of the register. In kinst's own process errno is 0: none of its system calls fails while a
-    clause runs there.
+    -5, and 0 for a result that is no error number. Both the 64-bit and the 32-bit value of the
+    result register are tested, because a function that returns int may leave any bits in the upper
+    half.
+
+    In probes of kinst's own process errno is 0.
     """
     dialect = scope.environment.dialect()
     most = dialect.most_error
@@ -212,10 +213,10 @@ def _enumeration_tag(
     type_: EnumType, node: tree.ExprNode, op: str, scope: Scope
 ) -> typed.Expr | None:
     """Return the enumerator on the right side of a comparison with an enumeration; None if the
-    right side is not an enumerator of this enumeration.
+    right side is not an enumerator of this enumeration (libdtrace's dt_cook_op2()).
 
-    Other enumerations may have enumerators of the same name (libdtrace's dt_cook_op2()). Raises
-    DError D_IDENT_AMBIG if a variable has the same name.
+    A same-named enumerator of another enumeration does not matter. Raises DError D_IDENT_AMBIG if a
+    variable has the same name.
 
     Args:
         type_: the enumeration on the left side.
@@ -272,12 +273,13 @@ def _cast_to(node: tree.CastNode, scope: Scope, check: Check) -> typed.Expr:
 
 
 def _local_variable(node: tree.TypedNode, operand: typed.Expr) -> typed.Expr:
-    """Return the value of a local variable of the traced kernel, or a pointer to it, with the
-    variable's type.
+    """Convert the value of a local variable of the traced kernel to the variable's type, or its
+    address to a pointer to this type.
 
     Args:
         node: the node that kinst.sugar has made for locals->NAME.
-        operand: the typed tree of the variable's value or, if node.pointer is set, of its address.
+        operand: typed tree of the variable's address if node.pointer is set, otherwise of its
+            value.
     """
     return cast(operand, PointerType(node.type) if node.pointer else node.type)
 
@@ -293,11 +295,11 @@ def check(node: tree.ExprNode, scope: Scope) -> typed.Expr:
 
 
 def with_size(node: tree.ExprNode, expr: typed.Expr) -> typed.Expr:
-    """Check that the value of *p or p[i] has a type with a known size; return `expr`. Raises DError
-    D_OP_INCOMPLETE if the type is a structure that is only declared. Other expressions pass.
+    """Return `expr`, but raise DError D_OP_INCOMPLETE if it is *p or p[i] and its type is a
+    structure that is declared but not defined, so that its size is unknown.
 
-    A structure that is defined with a size of 0 is accepted, such as struct lock_class_key in a
-    kernel that does not check locks.
+    A structure that is defined with size 0 is accepted, such as struct lock_class_key in a kernel
+    that does not check locks.
 
     Args:
         node: the syntax tree of the expression.
@@ -309,8 +311,8 @@ def with_size(node: tree.ExprNode, expr: typed.Expr) -> typed.Expr:
 
 
 def undecayed(node: tree.ExprNode, scope: Scope) -> typed.Expr:
-    """Check an operand of sizeof, trace() or print(), and return its typed tree. An array in memory
-    is not converted to a pointer, as check() would convert it.
+    """Check an operand of sizeof, trace() or print(), and return its typed tree. Unlike check(), do
+    not convert an array in memory to a pointer.
     """
     lvalue: typed.Expr | None = None
     if isinstance(node, tree.MemberNode):
@@ -332,9 +334,9 @@ def undecayed(node: tree.ExprNode, scope: Scope) -> typed.Expr:
 
 
 def truth(node: tree.ExprNode, scope: Scope) -> typed.Expr:
-    """Check an expression that is to be true or false, and return its typed tree. An array in
-    memory is not converted to a pointer, so that the caller refuses it: it is no scalar
-    (libdtrace's dt_node_is_scalar()).
+    """Check an expression that is used as a condition, and return its typed tree. An array in
+    memory is returned as an array, not as a pointer. The caller then refuses it, because an array
+    is no scalar (libdtrace's dt_node_is_scalar()).
     """
     expr = check(node, scope)
     if not isinstance(expr.type, PointerType):
@@ -409,9 +411,8 @@ def _element_lvalue(node: tree.IndexNode, scope: Scope) -> typed.Expr:
 
 
 def _base_and_index(node: tree.IndexNode, scope: Scope) -> tuple[typed.Expr, typed.Expr]:
-    """Return the typed trees of `base` and `index` in base[index]. For regs[index] and
-    uregs[index], both elements of the result are the typed tree of the whole expression. Raises
-    DError.
+    """Check base[index]; return the typed trees of `base` and `index`. For regs[index] and
+    uregs[index], return the typed tree of the whole expression twice. Raises DError.
     """
     base = node.base
     if isinstance(base, tree.NameNode) and base.name not in scope.variables:
@@ -489,8 +490,8 @@ def _member_lvalue(node: tree.MemberNode, scope: Scope) -> typed.Expr:
 
 
 def _hint_of_argument(node: tree.MemberNode, type_: DType, scope: Scope) -> str:
-    """Return a hint for an expression args[N]->member whose member is refused: the type of args[N],
-    and the first argument that has such a member; "" for any other expression.
+    """Return a hint for an error about an unknown member in args[N]->member: the type of args[N],
+    and the first argument of the probe that has this member. Return "" for any other expression.
 
     Args:
         type_: the type of args[N].
@@ -645,9 +646,7 @@ def _comma(node: tree.InfixNode, scope: Scope) -> typed.Expr:
 
 
 def without_void(expr: typed.Expr) -> typed.Expr:
-    """Return x for the expression (void)x, and any other expression unchanged. The caller does not
-    use the value.
-    """
+    """Return x for (void)x, and any other expression unchanged."""
     while isinstance(expr, typed.Cast) and isinstance(expr.type, VoidType):
         expr = expr.operand
     return expr

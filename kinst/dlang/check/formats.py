@@ -171,8 +171,8 @@ def _conversion(scanner: _Scanner, literal: bytes) -> Conversion:
 
 
 def is_wide_text(type_: DType) -> bool:
-    """Return whether %ws can print a type: an array of 32-bit integers. libdtrace requires no more
-    than that.
+    """Return whether %ws can print values of a type: as in libdtrace, any array of 32-bit
+    integers.
     """
     return isinstance(type_, ArrayType) and isinstance(type_.of, IntType) and type_.of.size == 4
 
@@ -301,8 +301,8 @@ def bind_format(
         exact: whether a value that no conversion prints is an error.
 
     Returns:
-        The format, in which the conversion of an aggregation's value is "@d", "@u", ...; and the
-            indexes of the values that a * takes as width or precision.
+        (the format, indexes of those values that a * takes as width or precision). In the format,
+            the letter of a conversion that prints an aggregation's value has an @ before it: "@d".
 
     Raises:
         DError: D_PRINTF_*.

@@ -1,11 +1,12 @@
 """D libraries of the traced system: declares those parts of them that a program uses.
 
 kinst parses a library only if the program names the library's provider, or uses a name that the
-library declares at the start of a line. kinst reads no library for a program that uses only names
-that D or the program itself defines. Because kernels differ, only declarations that are used are
-checked, and a translator's expression for a member is checked only if the member is used. A member
-without a counterpart in the system is declared but has no conversion, or the conversion
-refuse("reason") (D_XLATE_NOCONV).
+library declares at the start of a line. A program that uses only names of D and its own names needs
+no library.
+
+Because kernels differ, kinst checks only declarations that the program uses, and of a translator
+only the expressions of members that it uses. For a member that the system does not have, the
+translator has no expression, or refuse("reason"); using the member is the error D_XLATE_NOCONV.
 
 The probes that a library declares are expanded before the check (kinst.sugar.library_probes).
 """
@@ -171,8 +172,8 @@ def _named(program: tree.ProgramNode, known: Sequence[Library]) -> list[Library]
 def _wanted(
     program: tree.ProgramNode, known: Sequence[Library], is_of_d: Callable[[str], bool]
 ) -> tuple[set[int], set[str]]:
-    """Return which declarations of libraries a program uses, directly or through other declarations
-    of libraries: the id() of each declaration, and the names of their libraries.
+    """Return (id() of each declaration to make, names of the libraries that contain these
+    declarations): those library declarations that a program uses, and those that they use in turn.
 
     Args:
         known: all libraries of the system.

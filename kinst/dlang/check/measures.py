@@ -22,8 +22,8 @@ _UNKNOWN = ""
 def measures_of(program: tree.ProgramNode) -> Mapping[str, Measure]:
     """Return the measure of each aggregation of a program, by the aggregation's name.
 
-    If the statements of an aggregation have different expressions, the expression is unknown ("");
-    the same applies to units and keys.
+    An aggregation may have several statements. If they differ in the expression, the unit or the
+    keys, this part of the measure is unknown: "", or () for the keys.
     """
     statements = [statement for clause in program.clauses for statement in clause.statements]
     units = _variables(statements)
@@ -63,8 +63,8 @@ def _aggregation(node: tree.ExprNode) -> tuple[str | None, tuple[tree.ExprNode, 
 
 
 def _variables(statements: list[tree.ExprNode]) -> dict[str, str]:
-    """Return the unit of each variable, by name: the common unit of all values that the statements
-    assign to the variable, apart from constants; "" if there is none.
+    """Return the unit of each variable, by name: the unit that all values assigned to the variable
+    have; "" if their units differ or are unknown. Assigned integer constants are ignored.
     """
     assigned: dict[str, list[tree.ExprNode]] = {}
     for statement in statements:

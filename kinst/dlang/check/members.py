@@ -79,8 +79,8 @@ def _shared(address: typed.Expr) -> typed.Expr:
     """Wrap an address within a D variable in a Shared, so that the program may store the address
     and use it later; return any other address unchanged.
 
-    The traced kernel and the host map D variables at different addresses. A Shared has the same
-    value on both.
+    D variables are in memory that both the traced kernel and kinst's process map, at different
+    addresses. A Shared always has the kernel's address.
     """
     is_final = isinstance(address, Shared) or root_of(address) is None
     return address if is_final else Shared(address.type, address.span, address)

@@ -39,10 +39,10 @@ class Translator:
 
 @dataclass(frozen=True, slots=True)
 class Translation(typed.Expr):
-    """The expression xlate < type > (source), as long as the checker works on it.
+    """The expression xlate < type > (source), for use within the checker only.
 
-    The checker replaces a member of the translation by the translator's expression for this member.
-    So the typed tree of a program without errors has no Translation.
+    The checker replaces each member of the translation by the translator's expression for this
+    member, so no Translation is left in the typed tree of a program without errors.
     """
 
     translator: Translator
@@ -98,14 +98,13 @@ class Scope:
         variables: the D variables, by typed.Variable.name.
         externs: types of the extern declarations, by name.
         inlines: the inlines, by name.
-        declared_providers: the probes of provider declarations, by provider and probe; for each
-            probe the types of its arguments, and the types of its translated arguments (None if
-            they are not translated).
+        declared_providers: the probes of provider declarations, by provider and probe: (types of
+            the arguments, types of the translated arguments or None if they are not translated).
         bound: the argument of each parameter, by the parameter's name, while an inline or a
             translator is being expanded.
-        keys: types of each associative array's keys, by the array's name. A later assignment may
-            need wider types. Then the program is checked a second time, with a Scope that begins
-            with the types found by the first check.
+        keys: types of each associative array's keys, by the array's name. If a later assignment
+            needs wider types, the program is checked again, with a Scope that begins with the wider
+            types.
     """
 
     def __init__(
@@ -157,9 +156,8 @@ class Scope:
         return variable
 
     def begin_assignment(self, name: str) -> None:
-        """Note that the first assignment to a variable is being checked, until end_assignment().
-
-        If its right side uses the variable, unknown() says that the variable is not assigned yet.
+        """Begin to check the first assignment to a variable, until end_assignment(). In between,
+        unknown() reports a use of the variable as a use before its assignment.
         """
         self._being_assigned.append(name)
 

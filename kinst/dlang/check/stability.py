@@ -103,8 +103,9 @@ def _of_type(name: tree.TypeNode, own: set[str]) -> Attributes:
 def _of_translators(
     name: tree.TypeNode, program: tree.ProgramNode, own: Mapping[str, Attributes]
 ) -> Attributes:
-    """Return the least stability of the names in the program's own translators to a type
-    (dt_cook_xlator()). kinst's translators are Stable, as dtrace(1)'s are.
+    """Return the least stability of the names in the expressions of those translators that the
+    program declares for a type (dt_cook_xlator()). kinst's own translators do not count: they are
+    Stable, as dtrace(1)'s are.
 
     Args:
         own: the stability of the program's own names (declared_stability()).
@@ -178,12 +179,12 @@ def check_minimum(
     program: tree.ProgramNode,
     minimum: Attributes,
 ) -> None:
-    """Check that neither a probe description of a clause nor a name in the clause is less stable
-    than the option amin (dt_cook_clause()). Raises DError D_ATTR_MIN at the first less stable
-    description or name.
+    """Check that a probe description of a clause, and every name in the clause, is at least as
+    stable as the option amin wants (dt_cook_clause()). Raises DError D_ATTR_MIN at the first
+    description or name that is less stable.
 
     Args:
-        description: the probe description, one of the clause's.
+        description: the probe description.
         probe: the stability that the probe's provider declares.
         minimum: the value of the option amin.
     """
@@ -216,8 +217,8 @@ _PROBE_PARTS = words("provider module function name args")
 
 
 def check_pragma(node: tree.PragmaNode, scope: Scope) -> None:
-    """Check a #pragma D attributes or #pragma D binding: the name or provider that it is about must
-    exist. The caller has declared all names of the program.
+    """Check that the name or provider of a #pragma D attributes or #pragma D binding exists. Call
+    this when all names of the program are declared.
 
     Raises DError D_PRAGMA_SCOPE, D_PRAGMA_UNUSED, D_PRAGMA_INVAL.
     """

@@ -172,11 +172,9 @@ def _whole(variable: typed.Variable, span: Span) -> typed.Expr:
 
 
 def element_address(reference: VariableReference, scope: Scope, check: Check) -> typed.Expr | None:
-    """Return the address of a scalar array's element. As in C, the index may be one past the last
+    """Return the address of an element of a scalar array, if the array is contiguous in memory
+    (_is_in_one_piece()); None for any other reference. As in C, the index may be one past the last
     element.
-
-    Return None if the reference is to anything else, or to an array whose elements are not
-    contiguous in memory (_is_in_one_piece()).
     """
     variable = scope.variables.get(reference.name)
     if reference.keys is None or variable is None or not variable.length:
@@ -274,11 +272,12 @@ def _index_of(
 
 
 def _merged(before: DType, key: typed.Expr) -> DType | None:
-    """Return the type of an associative array's key that can hold the keys so far and one more key;
-    None if no type can.
+    """Return a type for an associative array's key that can hold the keys of type `before` and one
+    more key; None if no type can.
 
     Args:
-        before: the type that can hold the keys so far.
+        before: the key's type so far.
+        key: the additional key.
     """
     now = key.type
     if isinstance(before, IntType) and isinstance(now, IntType):
@@ -417,8 +416,8 @@ def _assignable(
 ) -> typed.Expr:
     """Convert a value to a form that a variable can hold.
 
-    A translation to a pointer fits only in a clause-local variable, since its structure exists
-    until the clause ends. Raises DError D_OP_DYN for any other variable.
+    A pointer to a translated structure can be held only by a clause-local variable, because the
+    structure exists only until the clause ends. Raises DError D_OP_DYN for any other variable.
     """
     if isinstance(value, Translation) and isinstance(value.type, PointerType):
         if reference.scope != "this":
@@ -537,9 +536,9 @@ def _store_to(
 
 
 def _from_root(address: typed.Expr) -> typed.Expr:
-    """Return a copy of an address expression, in which a BaseAddress replaces the expression that
-    reads the structure (self->s, a[key], or a translated structure). The generated code finds the
-    structure once, and uses the structure's address as the value of the BaseAddress.
+    """Return a copy of the address of a part of a structure, with a BaseAddress in place of the
+    expression that reads the whole structure (self->s, a[key], or a translated structure). So the
+    generated code finds the structure only once.
     """
     if isinstance(address.type, StructType):
         return BaseAddress(PointerType(address.type), address.span)

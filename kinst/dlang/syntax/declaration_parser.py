@@ -25,8 +25,8 @@ def provider(parser: ExpressionParser, sources: Sources) -> tree.ProviderNode:
     D_SYNTAX, D_DECL_*.
 
     Args:
-        sources: parses the descriptions and the predicate in the declaration of a library's probe:
-            where and when the probe fires. They follow the current token, =.
+        sources: parses what follows the = in the declaration of a library's probe: the descriptions
+            and the predicate that say when the probe fires. The = is then the current token.
     """
     parser.advance()
     name = _name(parser, "the provider's name expected")
@@ -50,8 +50,9 @@ def _name(parser: ExpressionParser, expected: str) -> Token:
 
 
 def _probe(parser: ExpressionParser, sources: Sources) -> tree.ProbeDeclarationNode:
-    """Parse `name(parameters);` or `name(parameters) : (parameters);`, which in a library goes on
-    with `= descriptions /predicate/` or `= refuse("reason")`.
+    """Parse a probe in a provider declaration: `name(parameters);` or `name(parameters) :
+    (parameters);`. In a library, `= descriptions /predicate/` or `= refuse("reason")` may come
+    before the semicolon.
     """
     name = _name(parser, "the probe's name expected")
     inputs, outputs = _prototype(parser), None
@@ -75,8 +76,8 @@ def _probe(parser: ExpressionParser, sources: Sources) -> tree.ProbeDeclarationN
 
 
 def refusal(node: tree.ExprNode) -> str:
-    """Return the reason in an expression refuse("reason"), by which a library says that the system
-    has no such probe or member; "" for any other expression.
+    """Return the reason if an expression is refuse("reason"), otherwise "". A library writes
+    refuse() for a probe or member that the system does not have.
     """
     if not isinstance(node, tree.CallNode) or len(node.arguments) != 1:
         return ""
@@ -109,17 +110,16 @@ class DeclarationParser(ExpressionParser):
         self.items: list[tree.ItemNode] = []
 
     def sources(self) -> tuple[tuple[tree.DescriptionNode, ...], tree.ExprNode | None]:
-        """Parse the descriptions and the predicate of a library's probe, which follow the current
-        token, =. Leave the token after the predicate as the current token.
+        """Parse what follows the = (the current token) in the declaration of a library's probe:
+        descriptions and a predicate. Leave the token after them as the current token.
         """
         raise NotImplementedError
 
     def declares(self, head: Token) -> bool:
         """Return whether a declaration, rather than a clause, begins with this token.
 
-        The lexer reads the first word of a clause or declaration as a probe description. If a
-        declaration begins, the token may have a * and a name after the type's word: int, struct,
-        int*, or uint64_t*x.
+        The lexer has read the token as a probe description. In a declaration, it can therefore be
+        more than the type's first word: int, int* or uint64_t*x.
         """
         if head.kind != "description" or ":" in head.text:
             return False

@@ -220,7 +220,7 @@ class ExpressionParser(TypeParser):
 
     def _name(self, token: Token) -> tree.ExprNode:
         """Parse a name in an expression. A keyword is an error. The name of a type is an error too,
-        unless the program assigns to it; from then on it is the name of a variable.
+        unless the program assigns to it: then it names a variable, from there on.
         """
         if token.text == "offsetof":
             return self._offsetof()

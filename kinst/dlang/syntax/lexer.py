@@ -182,8 +182,8 @@ class Lexer:
         self.control_lines: dict[int, str] = {}  # the control lines skipped so far, by offset
 
     def skip(self, at: int) -> int:
-        """Return the offset, from `at` on, of the first character outside spaces, comments and
-        control lines.
+        """Skip spaces, comments and control lines from offset `at` on; return the offset after
+        them.
 
         Raises DError D_SYNTAX for a comment that does not end.
         """
@@ -324,8 +324,8 @@ class Lexer:
         return DError(f"newline encountered in {what}", self.source.span(at, end), tag)
 
     def _macro(self, start: int, end: int) -> Token:
-        """Return the token that replaces a macro. $$x is a string. $1 and $x are an integer or a
-        name if their text is an integer or a name, else a string.
+        """Return the token that replaces a macro: for $$x always a string; for $1 and $x an integer
+        or a name if the text of the macro is one, otherwise a string.
         """
         token = self._token("name", start, end)
         reference = token.text

@@ -1,10 +1,15 @@
 """Parser of programs: clauses, control lines, and the command line's probe options.
 
 The parser splits a clause with an if into several clauses, in the order of its statements, as
-FreeBSD's libdtrace does (dt_sugar.c). this->%condition_N is 1 in the first branch of the Nth if, 2
-in its else branch, and 0 while this firing has not reached the if. Each of these clauses begins by
-setting this->%error to 1 and ends by setting it to 0. After a fault in a clause it stays 1, and the
-clauses after this clause do not run. No name of D contains a %.
+FreeBSD's libdtrace does (dt_sugar.c). The clauses share two kinds of clause-local variables, whose
+% keeps them apart from a program's variables:
+
+this->%condition_1 is 1 if the clause's predicate was true. Each if has a further
+this->%condition_N: 1 selects the first branch, 2 the else branch; 0 means that this firing has not
+reached the if.
+
+this->%error is 1 while one of the clauses runs. After a fault it stays 1, and the clauses that
+follow do not run.
 
 Tested by tests/dlang/syntax/test_parse.py.
 """
@@ -42,13 +47,14 @@ class _IfSplitter:
     predicate: tree.ExprNode | None = None
 
     def block(self, statements: tuple[tree.Statement, ...], inside: tree.ExprNode) -> None:
-        """Add the statements of a block: of the clause's body, or of a branch of an if. The
-        statements in an if's branches go to further clauses, and so do the statements after the if.
+        """Add the statements of a block, which is the clause's body or a branch of an if. An if
+        ends the current clause: each of its branches and the statements after it get clauses of
+        their own.
 
         Args:
             statements: the statements of the block.
-            inside: a D expression that is true if control has come to this block. If the block has
-                statements after an if, this is the predicate of their clauses.
+            inside: a D expression that is true if control has come to this block. It is the
+                predicate for statements after an if.
         """
         for statement in statements:
             if not isinstance(statement, tree.IfNode):
@@ -85,9 +91,9 @@ class _IfSplitter:
 def split(clause: tree.ClauseNode, statements: tuple[tree.Statement, ...]) -> list[tree.ClauseNode]:
     """Split a clause whose statements contain an if into clauses without an if.
 
-    Other clauses of the probe use the same variables this->%condition_N. So the first returned
-    clause sets them to 0, and has no predicate. The second clause has the original predicate. If
-    this predicate is false, the variables stay 0, and no later returned clause runs either.
+    The first returned clause has no predicate and sets all this->%condition_N to 0, because another
+    split clause of the probe may have left values there. The second clause has the original
+    predicate. If it is false, the variables stay 0, and the later clauses do not run either.
 
     Args:
         clause: the clause without its statements.
@@ -238,8 +244,8 @@ MAX_BRANCHES = 40  # largest number of nested ifs; each "else if" is a further l
 
 
 class Level(IntEnum):
-    """Kind of the probe descriptions in a command line option, by the last part that they name
-    (dtrace(1)'s -P -m -f -n).
+    """What the probe descriptions in a command line option end with: dtrace(1)'s -P ends with the
+    provider, -m with the module, -f with the function, -n with the name.
     """
 
     PROVIDER = 0

@@ -239,8 +239,8 @@ class PragmaNode(ItemNode):
 
 @dataclass(frozen=True, slots=True)
 class DeclarationNode(ItemNode):
-    """The declaration of one variable or, for a function or an extern declaration, of one name
-    without a variable.
+    """The declaration of one variable. The declaration of a function, or of an extern name, has
+    this class too, but makes no variable.
     """
 
     type: TypeNode
@@ -329,8 +329,8 @@ class ProbeDeclarationNode:
 
     @property
     def is_over_others(self) -> bool:
-        """Whether the declaration is of the kind that D libraries have: it says at which other
-        probes this probe fires, or why the system has no such probe.
+        """Whether the declaration is as in a D library. Such a declaration says at which other
+        probes this probe fires, or why the system does not have this probe.
         """
         return bool(self.descriptions or self.refusal)
 

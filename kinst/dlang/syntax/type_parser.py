@@ -84,8 +84,9 @@ def check_prototype(
 
 
 def further(base: tree.TypeNode) -> tree.TypeNode:
-    """Return the specifiers for the next declarator in a list such as `struct s { ... } a, b;`. If
-    they have a tag, the body is left out, so that the type is defined only once.
+    """Return the specifiers for the next declarator in a list such as `struct s { ... } a, b;`: for
+    b, they are `struct s` without the body, which would define the structure again. Specifiers
+    without a tag are returned unchanged.
     """
     return replace(base, body=None) if base.body is not None and base.body.tag else base
 

@@ -43,8 +43,9 @@ def unparse(program: tree.ProgramNode) -> str:
 
 
 def _declared_together(items: list[tree.ItemNode]) -> int:
-    """Return how many items, from the first one on, come from one declaration. The number is more
-    than 1 only if the declaration defines a structure without a tag and uses it for further names.
+    """Return how many of the items, counted from the first, D text must write as one declaration.
+    The number is above 1 for a structure without a tag and the names that are declared with it:
+    `struct { ... } a, b;`.
     """
     first = items[0]
     if not isinstance(first, tree.TypeDeclarationNode) or first.name or not first.type.body:

@@ -80,9 +80,9 @@ def base_type(name: TypeNode) -> DType | None:
 
 
 def _no_such_type(name: TypeNode, words: Sequence[str]) -> DError:
-    """Return the error for words that name no base type. As in libdtrace, two names of types (`int
-    char`) are an invalid combination. One name, even with the attributes short, long, signed or
-    unsigned, is an unknown type.
+    """Return the error for words that name no base type: an invalid combination if two or more of
+    them are names of types (`int char`), otherwise an unknown type. As in libdtrace, short, long,
+    signed and unsigned are not counted.
     """
     if len([w for w in words if w not in ("short", "long", "signed", "unsigned")]) > 1:
         message = f"invalid type combination: {' '.join(name.words)}"
@@ -140,8 +140,8 @@ def alignment(type_: DType) -> int:
 
 
 class Types:
-    """The types that one program can name, by name. members() also returns the members of the
-    structures that the program declares.
+    """The types that one program can name, by name. Also has the members of structures that the
+    program declares (members()).
     """
 
     def __init__(
@@ -155,8 +155,8 @@ class Types:
         Args:
             source: the kernel's types.
             strsize: bytes of a member of type string.
-            structure: returns the structure that the system's dialect has for a tag, or None; used
-                if the kernel has no such type.
+            structure: returns the structure that the system's dialect has for a tag; None if it has
+                none. Asked only for tags that the kernel's types lack.
         """
         self.source = source
         self._of_system = structure

@@ -121,7 +121,7 @@ CALLABLE = frozenset(AGGREGATING) | ACTIONS
 
 def kind_of(name: str) -> str | None:
     """Return the kind of a built-in name in dtrace(1)'s words, such as "scalar" or "tracing
-    function"; None for any other name, and for every subroutine that kinst has.
+    function". Return None for any other name, also for the name of a subroutine that kinst has.
     """
     if name in VARIABLES or name in VARIABLES_NOT_YET:
         return "scalar"

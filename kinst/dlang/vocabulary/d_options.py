@@ -166,8 +166,8 @@ def parse_frequency(name: str, value: str | None) -> int:
 
 def parse_cleanrate(name: str, value: str | None) -> int:
     """Parse the option cleanrate: how often the consumer frees deleted elements of associative
-    arrays. Return the period in nanoseconds; for 0, a second, the longest period that dtrace(1)
-    uses (dtrace_state_go()). Raises KinstError.
+    arrays. Return the period in nanoseconds. The value 0 means one second, the longest period that
+    dtrace(1) uses (dtrace_state_go()). Raises KinstError.
     """
     return parse_rate(name, value, 0) or _SECOND
 
