@@ -3,9 +3,10 @@ trunc() and normalize().
 
 Each CPU has two copies ("halves") of the tables in scratch. The word HEADER_HALF says which half
 clauses write; the consumer merges the other half. To switch halves, AggregationStore changes the
-word, sleeps for FLIP_SECONDS, and then waits until no CPU is in a clause that may have read the
-word before the change: the CPU's STATE_SEQUENCE is even (it is in no clause) or has changed. If a
-CPU stays in one clause for longer than WAIT_SECONDS, the next snapshot merges its old half.
+word and sleeps for FLIP_SECONDS. A CPU whose STATE_SEQUENCE is odd then is in a clause that may
+have read the word before the change. AggregationStore waits until the STATE_SEQUENCE of each such
+CPU has changed: the clause has ended. If a CPU stays in one clause for longer than WAIT_SECONDS, a
+later snapshot merges the CPU's old half.
 
 Neither side uses a fence. A clause makes STATE_SEQUENCE odd before it reads HEADER_HALF, and a
 store reaches memory in far less than FLIP_SECONDS. So after the sleep, the consumer sees the odd
@@ -106,8 +107,8 @@ class Entry:
     Attributes:
         data: the data as 8-byte words.
         cleared: whether clear() has set the data to zero and nothing was added since. If so, the
-            next data replaces the zero. Combining the two would be wrong for min(): the zero of
-            clear() is not a value that was traced, and might be the smaller one.
+            next data replaces the zero. It is not combined with the zero, because min() could then
+            return the zero, which was never traced.
         normal: divisor that normalize() has set.
     """
 
@@ -160,8 +161,8 @@ def _key_fields(aggregation: AggregationVariable, layout: AggregationLayout) -> 
 
 
 def _wrap(value: KeyValue, key: Field) -> KeyValue:
-    """Return a constant key, cut to the size and sign of its type, so that it equals what reading a
-    key from a table gives."""
+    """Return a constant key in the form in which it would be read from a table: an integer cut to
+    the size and sign of its type, or a string cut before its NUL."""
     if isinstance(value, bytes):
         return value.partition(b"\0")[0]
     value &= (1 << 8 * key.size) - 1
@@ -174,15 +175,15 @@ def _wrap(value: KeyValue, key: Field) -> KeyValue:
 class CounterSums:
     """Additions that compute the counts of sites whose trampolines do not count.
 
-    The sites of a basic block run together, so only one of its trampolines counts, in the block
+    The sites of a basic block run together, so only one of their trampolines counts, in the block
     counter. Stubs count control that enters the middle of the block. The consumer computes the
-    counter of each site of the block from these counters (patch/blocks.py).
+    counter of each site of the block from these counters (patch/blocks.py). A counter is given by
+    its index in each CPU's counter block.
 
     Attributes:
-        source: for each addition, the index in a CPU's counter block of the block's or stub's
-            counter.
-        target: for each addition, the index there of the site's counter, to which it is added.
-        weight: for each addition, 1 to add the source or -1 to subtract it.
+        source: the counter of a block or stub, for each addition.
+        target: the counter of the site to which the source is added, for each addition.
+        weight: 1 to add the source or -1 to subtract it, for each addition.
     """
 
     source: npt.NDArray[np.int64]
@@ -216,11 +217,11 @@ class AggregationStore:
                 Trampolines keep some counts there instead of in tables.
             names: finds names for recorded addresses. Addresses that are shown by the same name
                 become one key, such as all addresses in one function for func().
-            sums: which counters of `counters` are added to which others; None if none are.
-            before: the store of the preceding batch, which has the same program with other probes;
-                the new store continues its aggregations. None to begin with empty aggregations.
-            gather: copies the target's counters to `counters`; called before they are read. None if
-                `counters` are the target's counters themselves.
+            sums: additions to do with `counters`; None if there are none.
+            before: store of the preceding batch, whose aggregations the new store continues; its
+                program is the same with other probes. None to begin with empty aggregations.
+            gather: function that copies the target's counters to `counters`, called each time
+                before `counters` are read. None if `counters` are the target's counters themselves.
         """
         self._gather = gather
         self._names = names
@@ -250,9 +251,8 @@ class AggregationStore:
         self._left: dict[int, tuple[int, int]] = {}  # by CPU slot: (half, sequence) if not merged
 
     def use_counters(self, counters: Sequence[npt.NDArray[np.uint64]], sums: CounterSums) -> None:
-        """From now on, also add the counts of these counters; the arguments are those of
-        __init__().
-        """
+        """Replace the counters whose counts are added to the aggregations, from now on. The
+        arguments are those of __init__()."""
         self._counters, self._sums = counters, sums
 
     def snapshot(self) -> None:
@@ -285,9 +285,12 @@ class AggregationStore:
         return int(self._words[(self._scratch.state_of(slot) + STATE_SEQUENCE) >> 3])
 
     def _busy(self) -> dict[int, int]:
-        """Wait for clauses that may still write the old half of the tables, for at most
-        WAIT_SECONDS. Return the CPU slots that stay in one clause for that long, each with the
-        value of its STATE_SEQUENCE."""
+        """Wait until no clause can still write the old half of the tables, for at most
+        WAIT_SECONDS.
+
+        Return the CPU slots that stay in one clause for that long, as a map from slot to the value
+        of the slot's STATE_SEQUENCE.
+        """
         slots = range(self._scratch.cpus + 1)
         busy = {s: q for s in slots if (q := self._sequence(s)) & 1}
         deadline = time.monotonic() + WAIT_SECONDS
@@ -368,8 +371,8 @@ class AggregationStore:
                 table.add(keys[i], more[i : i + 1].view(np.int64))
 
     def _slot_keys(self, layout: AggregationLayout) -> Sequence[Key]:
-        """Return the key of each slot of an aggregation that stores its counts in counters, in the
-        order of the slots. The key of a free slot means nothing."""
+        """Return the key of each counter of an aggregation that keeps its counts in counters, in
+        the order of the counters. A counter that is not used yet has a key without meaning."""
         start = self._scratch.globals + layout.slot_table >> 3
         words = self._words[start : start + layout.slots].tolist()
         return [(_wrap(word - SLOT_BIAS, layout.keys[0]),) for word in words]
@@ -412,8 +415,8 @@ class AggregationStore:
 
 
 def key_rank(table: KeyedTable, key: Key, position: int = 0) -> tuple[KeyValue, ...]:
-    """Return the sort key for a key of an aggregation: a tuple of the key's parts from number
-    `position` on, followed by the parts before it. Integers count as unsigned."""
+    """Return what a key of an aggregation is sorted by: a tuple of the key's parts from number
+    `position` on (0 is the first), then the parts before it. Integers count as unsigned."""
     plain = tuple(
         v if isinstance(v, bytes) else v & ((1 << 8 * f.size) - 1)
         for v, f in zip(key, table.keys, strict=True)
@@ -427,9 +430,11 @@ def rank(function: AggFunction, data: Data) -> tuple[int, int]:
     """Return the pair of numbers by which keys are sorted, for the data of one key.
 
     For a distribution, the first number is the sum over all buckets of count times weight
-    (bucket_weights()), and the second is the count of the bucket that contains 0, if there is one.
-    For any other data, the first is the number that is printed for the key without normalize(), and
-    the second is 0.
+    (bucket_weights()). The second is the count of the bucket with weight 0 or, for llquantize(), of
+    the first bucket; it is 0 if there is no such bucket.
+
+    For other data, the first number is what is printed for the key without normalize(), and the
+    second is 0.
     """
     if function.name not in ("quantize", "lquantize", "llquantize"):
         return scalar(function, data), 0
@@ -443,8 +448,8 @@ def rank(function: AggFunction, data: Data) -> tuple[int, int]:
 
 
 def bucket_weights(function: AggFunction, buckets: int) -> list[int]:
-    """Return the value that stands for each bucket of a distribution when distributions are
-    compared."""
+    """Return the weight of each bucket of a distribution: the number that stands for the bucket's
+    values when distributions are compared (rank())."""
     if function.name == "quantize":
         return [quantize_bound(i) for i in range(buckets)]
     if function.name == "lquantize":
@@ -468,9 +473,8 @@ def lquantize_step(function: AggFunction) -> int:
 
 
 def llquantize_bounds(function: AggFunction) -> list[int]:
-    """Return the lower bound of each bucket of llquantize(), from the second bucket on. The last
-    bound is that of the bucket for values above the range.
-    """
+    """Return the lower bound of each bucket of llquantize() except the first, which has none. The
+    last bound belongs to the bucket for values above the range."""
     factor, low, high, steps = function.params
     value = factor**low
     following = value * factor
@@ -489,9 +493,9 @@ def llquantize_bounds(function: AggFunction) -> list[int]:
 
 
 def entries_of(tables: Sequence[KeyedTable]) -> Mapping[Key, list[Entry | None]]:
-    """Return, for each key that any of several aggregations has, the key's entry in each
-    aggregation, in the order of the aggregations. The entry is None if the aggregation lacks the
-    key."""
+    """Return a map from each key of several aggregations to a list with the key's entry in each
+    aggregation, in the order of the aggregations. The list has None for an aggregation that lacks
+    the key."""
     joined: dict[Key, list[Entry | None]] = {}
     for i, table in enumerate(tables):
         for key, entry in table.entries.items():
@@ -526,8 +530,8 @@ def _joined_rank(
 def sorted_rows(
     tables: Sequence[KeyedTable], options: SortOptions
 ) -> list[tuple[Key, list[Entry]]]:
-    """Return the keys of several aggregations in the order of display, each with the key's entry in
-    each aggregation. An aggregation that lacks the key has zeros."""
+    """Return the keys of several aggregations in the order of display. Each key comes with its
+    entry in each aggregation; if an aggregation lacks the key, the entry has zeros."""
     rows = [
         (key, [e if e is not None else t.zero() for e, t in zip(entries, tables, strict=True)])
         for key, entries in entries_of(tables).items()

@@ -184,15 +184,15 @@ def _text_of(conversion: str, symbolise: Symbolise) -> Callable[[Value], object]
 
 
 def fixed(field: int | str | None, flags: str) -> int | None:
-    """Return a width or precision of a printf() format as a number.
+    """Return the width or precision of a printf() conversion as a number. A "?" (%?p) means
+    POINTER_WIDTH, the width of a printed pointer.
 
-    A "?" in the format (%?p) means the width of a printed pointer, POINTER_WIDTH.  Return None for
-    "*", or if the format gives no width or precision.
+    Return None if the conversion gives no width or precision, or gives it as "*".
 
     Args:
         field: the width or precision of a FormatPart: a number, "?", "*", or None if not given.
-        flags: for a width, flags of the same FormatPart: a "?" among them counts if `field` is
-            None.  "" for a precision.
+        flags: for a width, the flags of the same FormatPart, which may contain the "?" instead of
+            `field`. For a precision, "".
     """
     if field == "?" or (field is None and "?" in flags):
         return POINTER_WIDTH

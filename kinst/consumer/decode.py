@@ -49,10 +49,8 @@ class DecodedRecords:
         return len(self.offsets)
 
     def times(self) -> npt.NDArray[np.uint64]:
-        """Return the time of each record in ns, in the order of the records. If a record's time is
-        before that of the previous record, it gets the previous record's time, so that times never
-        decrease.
-        """
+        """Return the time of each record in ns, in the order of the records. A record whose time is
+        before the previous record's gets that record's time, so that times never decrease."""
         times: npt.NDArray[np.uint64] = np.maximum.accumulate(
             _field(self.data, self.offsets, RECORD_TIME, "<u8")
         )
@@ -92,7 +90,8 @@ def in_order(
     Args:
         batch: the records.
         sizes: size of a record in bytes, by its clause.
-        make: make(clause, rows) makes the values of all records of one clause, in their order.
+        make: called as make(clause, rows) for each clause, with all of the clause's records;
+            returns their values in the same order.
     """
     present = distinct(batch.clauses).tolist()
     if len(present) == 1:
@@ -109,8 +108,8 @@ def in_order(
 
 
 def _run_length(header: npt.NDArray[np.uint64], at: int, size: int) -> int:
-    """Return how many successive records have the size and clause of the first one; at most WINDOW
-    records are counted.
+    """Return how many records in a row, at most WINDOW, have the size and clause of the first one.
+    The data may end inside the last of them.
 
     Args:
         header: the bytes of records as 8-byte words.

@@ -1,9 +1,9 @@
-"""Cleaning of dynamic variables: it makes freed entries of associative arrays usable again.
+"""Cleaning of dynamic variables: making freed entries of associative arrays usable again.
 
-A clause that found an entry just before another CPU freed it may still read or write the entry. So
-a freed entry has two states before it is free again, as in DTrace: dirty (freed), then rinsing. No
-clause finds a dirty entry. A rinsing entry becomes free once each CPU has been seen outside of a
-clause, or in a later clause, after the rinsing began.
+A clause may find an entry just before another CPU frees it, and read or write the entry after that.
+So a freed entry has two states before it is free again, as in DTrace: first dirty, then rinsing. No
+clause finds such an entry. One step after the rinsing began, the cleaner notes which CPUs are in a
+clause. When all these clauses have ended, the rinsing entries become free.
 
 Only this code changes the tag of a dirty or rinsing entry. On x86 a CPU's stores become visible in
 their order and within far less time than passes between two calls of clean().

@@ -30,8 +30,8 @@ class PlacedFault:
 
 
 class FaultOrder:
-    """Sorter of faults into the records around them, for records that are taken from all rings
-    again and again. A fault that is later than all records taken so far waits for the next records.
+    """Sorter that puts faults between the records around them. Records are taken from all rings
+    again and again; a fault that is later than all records taken so far waits for the next records.
     """
 
     def __init__(self) -> None:
@@ -50,9 +50,9 @@ class FaultOrder:
         """Return the faults that belong among these records, in order, each with the index of the
         record that follows it.
 
-        A new fault that is later than all these records waits for the next call, whose records may
-        be earlier than the fault. Among the records of its own CPU, a fault has its exact position;
-        among those of other CPUs, its time decides.
+        A new fault that is later than all these records waits for the next call: the next records
+        may be earlier than the fault. A fault has its exact position among the records of its own
+        CPU. Its time decides its position among the records of other CPUs.
 
         Args:
             records: the records that were taken from all rings now.

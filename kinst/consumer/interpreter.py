@@ -2,8 +2,7 @@
 things happened.
 
 The interpreter itself does exit(), clear(), trunc(), normalize(), speculations and setopt(). What
-only the client can do (text, files, commands) becomes events. The interpreter formats and writes
-nothing.
+only the client can do (text, files, commands) becomes events. The interpreter makes no output.
 """
 
 from __future__ import annotations
@@ -150,9 +149,9 @@ class Interpreter:
         yield from self._interpreted(chunks)
 
     def finish(self) -> Iterator[Event]:
-        """Yield the last events of a trace, as dtrace(1) does: first those of the records that the
-        buffer policy stored, then those of faults, then those of all aggregations that no printa()
-        has printed.
+        """Yield the last events of a trace, as dtrace(1) does: those of the records that the buffer
+        policy stored, then those of faults, then those of the aggregations that no printa() has
+        printed.
 
         Call it after the last take(), once no producer runs.
         """
@@ -236,12 +235,12 @@ class Interpreter:
         start: int,
         stop: int,
     ) -> Iterator[Batch]:
-        """Yield Batch events of the records with indexes start to stop (exclusive), whose clauses
-        only show data. Each event has at most BLOCK records.
+        """Yield Batch events of the records from index `start` up to, but not including, index
+        `stop`. Their clauses only show data. Each event has at most BLOCK records.
 
         Args:
-            following: probe id and clause of the record that follows each record on its CPU, as
-                from following_of(); None without the option flowindent.
+            following: for each record, the probe id and clause of the next record of its CPU
+                (following_of()); None without the option flowindent.
         """
         for at in range(start, stop, BLOCK):
             end = min(at + BLOCK, stop)
@@ -270,8 +269,8 @@ class Interpreter:
     def _stepwise(
         self, clause: int, data: Bytes, following: npt.NDArray[np.int64] | None
     ) -> Iterator[Event]:
-        """Yield the events of one record for which the consumer acts, in the order of its clause's
-        actions.
+        """Yield the events of one record whose clause makes the consumer act, in the order of the
+        clause's actions.
 
         Args:
             clause: index of the clause.

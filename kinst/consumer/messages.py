@@ -47,9 +47,9 @@ def _description(program: str) -> str:
 
 
 def described(letter: str, text: str, file: str) -> str:
-    """Return the name of one program option for the stability report. For -s this is "script FILE".
-    For -n and the like it is "description DESCRIPTIONS": DESCRIPTIONS is the start of the option's
-    argument, up to the first predicate or action.
+    """Return the name of one program option for the stability report: "script FILE" for -s, and
+    "description DESCRIPTIONS" for other options (-n and the like). DESCRIPTIONS are the probe
+    descriptions with which the option's argument begins.
 
     Args:
         letter: letter of the option (n, s, ...).
@@ -104,9 +104,9 @@ def lost_events(losses: Sequence[SlotLosses], cpus: int, tags: bool = False) -> 
 
     Args:
         losses: losses of each CPU slot.
-        cpus: how many CPUs the target has. Slots below this number are CPUs; the slot with this
-            number is the host's.
-        tags: whether to put dtrace(1)'s tag of each kind of loss before its message.
+        cpus: number of CPUs of the target. Slots 0 to cpus - 1 are these CPUs; slot `cpus` is the
+            host's.
+        tags: whether each message has dtrace(1)'s tag for its kind of loss.
     """
     events = _lost_events(losses, cpus)
     if not tags:
@@ -171,14 +171,14 @@ def _place(slot: int, cpus: int) -> str:
 
 
 def lost_faults(count: int, slot: int, cpus: int) -> Lost:
-    """Return the Lost event that reports faults which kinst could not read, since later faults of
-    the same CPU slot had overwritten them.
+    """Return the Lost event for faults that kinst could not read, because later faults of the same
+    CPU slot had overwritten them.
 
     Args:
         count: number of faults.
         slot: the CPU slot.
-        cpus: how many CPUs the target has. Slots below this number are CPUs; the slot with this
-            number is the host's.
+        cpus: number of CPUs of the target. Slots 0 to cpus - 1 are these CPUs; slot `cpus` is the
+            host's.
     """
     text = f"kinst: {_plural(count, 'more error')} on {_place(slot, cpus)}, before these"
     return Lost("message", count, slot if slot < cpus else None, text)
@@ -201,8 +201,8 @@ def fault_event(entry: FaultEntry, probe: Probe, slot: int, cpus: int) -> Fault:
         entry: the fault.
         probe: the probe whose clause failed.
         slot: the CPU slot of the fault.
-        cpus: how many CPUs the target has. Slots below this number are CPUs; the slot with this
-            number is the host's.
+        cpus: number of CPUs of the target. Slots 0 to cpus - 1 are these CPUs; slot `cpus` is the
+            host's.
     """
     kind, words = _FAULTS.get(entry.kind, ("unknown", "unknown fault"))
     if entry.kind in (FAULT_BADADDR, FAULT_BADALIGN):

@@ -17,8 +17,8 @@ SLACK = 4  # a ring grows to so many times its size before records that are too 
 
 
 class KeptRecords:
-    """Records that a buffer policy keeps until tracing ends: of each CPU slot, the first `size`
-    bytes (fill) or the last (ring)."""
+    """Records that a buffer policy keeps until tracing ends. For each CPU slot, the policy fill
+    keeps the first `size` bytes of records, and the policy ring keeps the last `size` bytes."""
 
     def __init__(self, policy: str, size: int) -> None:
         self._ring = policy == "ring"
@@ -41,8 +41,8 @@ class KeptRecords:
                 self.full = True
 
     def _trim(self, slot: int) -> None:
-        """Cut the records of a CPU slot to whole records of at most `size` bytes: the first ones
-        with fill, the last ones with ring."""
+        """Reduce the records of a CPU slot to whole records of at most `size` bytes in total: the
+        first ones for the policy fill, the last ones for ring."""
         data = np.concatenate(self._parts[slot])
         starts = find_records(data)
         if self._ring:

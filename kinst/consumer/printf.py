@@ -87,9 +87,8 @@ def _mapped(
 
 
 def _raw_column(field: Field, conversion: str) -> Callable[[Bytes], list[Value]]:
-    """Return a function from records to the values of a field in the form that a conversion needs:
-    bytes, or integers that are signed or not.
-    """
+    """Return a function that takes records and returns the values of a field, in the form that a
+    conversion needs: bytes, signed integers or unsigned integers."""
     if conversion in FLOATING | {"k", "ws"}:
         return lambda rows: list(bytes_of(rows, field))
     if is_string(field):
@@ -101,8 +100,9 @@ def _raw_column(field: Field, conversion: str) -> Callable[[Bytes], list[Value]]
 def _dynamic(
     part: FormatPart, stars: Sequence[Field], field: Field, symbolise: Symbolise
 ) -> Column:
-    """Return a function from records to texts, for a conversion with `*`, such as %*d: its width or
-    precision is an argument of printf(), so each record contains it.
+    """Return a function that takes records and returns texts, for a conversion with `*`, such as
+    %*d. The width or precision that `*` stands for is an argument of printf(), so each record
+    contains it.
 
     Args:
         part: the conversion.

@@ -1,12 +1,13 @@
 """The per-CPU rings: taking the records that clauses wrote, and counting the records that were
 lost.
 
-Order of memory accesses. A producer writes a record and then advances STATE_HEAD; take() loads
+Order of memory accesses: a producer writes a record and then advances STATE_HEAD. take() loads
 STATE_HEAD, copies the bytes below it, and then stores STATE_TAIL. On x86 loads are not reordered
 with loads, stores not with stores, and a store never passes an earlier load (Intel SDM vol. 3,
-"Memory Ordering"), so plain accesses suffice as long as each counter is one aligned 8-byte access,
-which a numpy element access is. Head and tail are monotonic byte counts; the offset in the ring is
-the count modulo ring_size.
+"Memory Ordering"). So plain accesses suffice if each access to a counter is one aligned 8-byte
+access, as the access to an element of a numpy array is.
+
+Head and tail are byte counts that only grow; the offset in the ring is the count modulo ring_size.
 """
 
 from __future__ import annotations
@@ -76,10 +77,10 @@ class SlotLosses:
         unavailable: calls of speculation() that found no free speculation.
         dynamic: assignments to dynamic variables that were dropped because all entries that might
             hold the key were in use, or were locked by other CPUs.
-        dirty: assignments that were dropped although an entry had been freed: its cleaning had not
-            begun (consumer/dynvars.py). `dynamic` does not count these assignments.
-        rinsing: assignments that were dropped although an entry had been freed: it was being
-            cleaned. `dynamic` does not count these assignments.
+        dirty: assignments to dynamic variables that were dropped because a freed entry was still
+            dirty (consumer/dynvars.py). `dynamic` does not count them.
+        rinsing: assignments to dynamic variables that were dropped because a freed entry was still
+            rinsing. `dynamic` does not count them.
         double: faults in clauses of dtrace:::ERROR.
     """
 
@@ -104,7 +105,7 @@ class FaultEntry:
         epid: enabled probe id of the clause.
         action: number of the action in the clause.
         kind: one of FAULT_*.
-        value: the bad address; for faults of other kinds 0, or the number that was not valid.
+        value: the bad address or other bad number that caused the fault; 0 if there is none.
         time: time in ns, on the scale of records.
         head: how many bytes of records had been written to the CPU's ring when the fault happened.
     """
@@ -142,11 +143,11 @@ class Rings:
         return self._counter(slot, STATE_TAIL)
 
     def heads(self) -> list[int]:
-        """Return for each slot how many bytes of records have been written to its ring so far. This
-        number is the end up to which take() takes records.
+        """Return for each slot how many bytes of records have been written to its ring so far: the
+        end up to which take() takes records.
 
-        The caller gets all ends before it takes records from any ring. Otherwise, it might take a
-        record that is later than a record that it has left in another ring.
+        Get all ends before you take records from any ring. Otherwise take() might take a record
+        although an earlier record is still in another ring.
         """
         return [self._counter(slot, STATE_HEAD) for slot in range(self.slots)]
 
@@ -225,9 +226,9 @@ class RingReader:
     """A thread that empties the rings every few milliseconds into a bounded queue, from which the
     client takes the records.
 
-    The thread leaves the rings alone while the client has yet to handle more than `limit` bytes of
-    records, in the queue or in what batch() returned last. Meanwhile the rings fill up, and the
-    producers count the records that they drop, so nothing is lost silently.
+    The thread takes nothing while `limit` bytes of records or more wait for the client, in the
+    queue or in what batch() returned last. Meanwhile the rings fill up, and the producers count the
+    records that they drop, so nothing is lost silently.
     """
 
     def __init__(
@@ -241,7 +242,8 @@ class RingReader:
         """
         Args:
             rings: the rings to empty.
-            limit: most bytes that may wait for the client.
+            limit: bytes of waiting records. While so many wait for the client, the thread takes no
+                more.
             every: seconds between two rounds.
             besides: functions that the thread calls in each round after it has emptied the rings.
         """
@@ -267,8 +269,8 @@ class RingReader:
     def _sweep(self) -> None:
         """Take the records of all rings, and put them into the queue as one element.
 
-        The records of one round are merged by time. So if a record is taken, all earlier records of
-        all CPUs must be taken in the same round (Rings.heads()).
+        Records are merged by time only within one round. So if a record is taken, all earlier
+        records of all CPUs must be taken in the same round (Rings.heads()).
         """
         if self._pending + self._given >= self._limit:
             return
@@ -295,9 +297,10 @@ class RingReader:
             self._ready.set()
 
     def batch(self, timeout: float = 0.0) -> list[Chunk]:
-        """Return the records that have waited longest, about BATCH_BYTES. All records that the
-        thread took in one round are returned together. By the call, the client says that it no
-        longer uses the records that the previous call returned.
+        """Return the records that have waited longest, about BATCH_BYTES; all records of one round
+        come together. Return an empty list if no records wait.
+
+        The call also means that the client has handled the records of the previous call.
 
         Args:
             timeout: seconds to wait for records if there are none.

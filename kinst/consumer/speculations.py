@@ -22,10 +22,11 @@ class Speculations(Generic[Item]):
         self._ended: OrderedDict[int, bool] = OrderedDict()  # use -> whether it was committed
 
     def keep(self, use: int, record: Item) -> bool:
-        """Decide what happens to a record of a speculation: store it while the speculation is
-        neither committed nor discarded, and drop it if the speculation was discarded. Return
-        whether the speculation was committed: then the record is not stored, and the caller must
-        show it now.
+        """Handle a record of a speculation. If the speculation was committed, return True: the
+        caller must show the record now. Otherwise return False.
+
+        The record is stored while the speculation is neither committed nor discarded, and dropped
+        if the speculation was discarded.
 
         Args:
             use: use number of the speculation.

@@ -21,12 +21,13 @@ class ResolvedSymbol:
     """The function or variable that an address belongs to.
 
     Attributes:
-        module: name of its kernel module or, in a process, of its program or library.
-        name: its name; "" if only the module is known.
-        start: its address; 0 if only the module is known.
-        base: an address that stands for the module, the same for all its symbols. mod() and umod()
-            use it as the key of an aggregation instead of the recorded address, so that all
-            addresses in the module have one key.
+        module: name of the kernel module that contains the function or variable; in a process, name
+            of the program or library.
+        name: name of the function or variable; "" if only the module is known.
+        start: address of the function or variable; 0 if only the module is known.
+        base: an address that stands for the module, the same for all symbols of the module. As keys
+            of an aggregation, mod() and umod() have this address instead of the recorded one, so
+            that all addresses in the module have one key.
     """
 
     module: str
@@ -40,9 +41,9 @@ class Process:
     """A process, as a record describes it.
 
     Attributes:
-        pid: its process id.
-        code_start: address of its program's code.
-        program: file name of its program, cut to 31 bytes.
+        pid: process id.
+        code_start: address of the program's code.
+        program: file name of the program, cut to 31 bytes.
     """
 
     pid: int
@@ -124,13 +125,13 @@ class Names:
         """Return a key of an aggregation with its address replaced, so that addresses that are
         shown by one name make one key.
 
-        The function's start replaces the address or, for mod() and umod(), the module's base
-        (libdtrace's dt_aggregate_sym() and dt_aggregate_mod()). Keys of other types are returned
-        unchanged.
+        The new address is the start of the function or variable. For mod() and umod() it is the
+        base of the module (libdtrace's dt_aggregate_sym() and dt_aggregate_mod()). Keys without
+        such an address, keys of uaddr() and unknown addresses are returned unchanged.
 
         Args:
             value: bytes of the key.
-            type_: their type.
+            type_: type of the key.
         """
         if not isinstance(type_, SymbolType) or type_.kind == "uaddr":
             return value
@@ -147,9 +148,9 @@ class Names:
 
         Args:
             pc: the frame's program counter or return address.
-            caller: whether `pc` is a return address. If so, the function is that of the byte before
-                `pc`: a call may be the last instruction of its function, and then `pc` is already
-                in the next function.
+            caller: whether `pc` is a return address. If so, return the function of the byte before
+                `pc`. A call may be the last instruction of its function; then `pc` is already in
+                the next function.
         """
         return (self.kernel(pc - 1) if caller else None) or self.kernel(pc)
 

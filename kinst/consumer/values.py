@@ -154,8 +154,8 @@ def value_column(field: Field, frames: FrameFinder) -> ValueColumn:
 
 
 def _dumped(fields: tuple[Field, ...]) -> ValueColumn:
-    """Return a function that decodes tracemem() in many records: to the bytes of the first field,
-    cut to the number of bytes in the second field if there is one."""
+    """Return a function that takes records and returns what tracemem() recorded in each: the bytes
+    of the first field. If there is a second field, it has the number of bytes to return."""
 
     def column(rows: Bytes) -> list[PlainValue]:
         memory = bytes_of(rows, fields[0])
