@@ -81,12 +81,11 @@ def per_cent(part: float) -> str:
 
 
 def measured(value: Measure | None, unit: str = "") -> str:
-    """Return what `kinst annotate --by` measured at an instruction as text: a number; for a
-    distribution, its lowest bound, a bar for each bucket and its highest bound; "" if the
-    instruction has no value.
+    """Return the --by value of an instruction as text. A number is shown with its unit. A
+    distribution is shown as its lowest bound, a bar for each bucket, and its highest bound.
 
     Args:
-        value: the --by value; None if the instruction has no value.
+        value: the --by value; None if the instruction has no value, which gives "".
         unit: unit of the value, such as "ns"; "" for a plain integer.
     """
     if value is None:
@@ -192,9 +191,9 @@ class _Text:
         return self._page.paint("note", f"{text}{label:>{self._offsets}}  {gap_text(gap)}")
 
     def _rule(self, block: int) -> str:
-        """Return the horizontal line above a basic block. The text on the line is the block's
-        number, and the number of each block from which control comes, with how often control came
-        from there. The block directly before it in address order is not named.
+        """Return the horizontal line above a basic block. The text on the line has the block's
+        number and, for each edge into the block, the number of the block where the edge starts and
+        the edge's count. The edge from the block directly above is left out.
         """
         callers = [
             f"{number}" + ("" if count is None else f" ({count:,})")
@@ -298,8 +297,9 @@ class _Text:
 
 
 def into(annotation: Annotation, block: int) -> Iterator[tuple[int, int | None]]:
-    """Yield (block, count) for each edge of the flow graph that leads to a block: the number of the
-    block where the edge starts, and how often the edge was taken (None if that is not known)."""
+    """Yield (block, count) for each edge of the flow graph into a block: the number of the block
+    where the edge starts, and how often the edge was taken (None if that is not known).
+    """
     for number, one in enumerate(annotation.code.blocks):
         for k, edge in enumerate(one.edges):
             if edge.to == block and edge.to != OUTSIDE:

@@ -1,10 +1,12 @@
 """A function together with the results of a trace, as `kinst annotate` shows it.
 
 Source lines form a tree: below a line are the functions that were inlined at calls on that line,
-with lines of their own. A line's count is the count of its most frequent instruction. A line's
-share is its part of all instructions that ran in the function; it includes the code inlined at the
-line. An instruction's --by value is what `kinst annotate --by` measures at the instruction besides
-its count: a number or a distribution.
+with lines of their own.
+
+A line's count is the count of its most frequent instruction. A line's share is the part of the
+function's executed instructions that belongs to the line or to code inlined at it. An instruction's
+--by value is what `kinst annotate --by` measures there besides the count: a number or a
+distribution.
 
 Tested by tests/views/test_annotated_text.py.
 """
@@ -66,7 +68,7 @@ class AnnotatedInstruction:
         instruction: the decoded instruction.
         block: number of its basic block.
         count: how often it ran; None if it was not counted.
-        share: its part, 0 to 1, of all instructions that ran in the function.
+        share: its count divided by the sum of the counts of the function's instructions, 0 to 1.
         reason: why it was not counted; "" if it was counted.
         text: disassembly with names or offsets for branch targets.
         spot: its source line, in the innermost inlined function that it belongs to.
@@ -150,9 +152,9 @@ class Annotation:
         measure_name: heading of the --by values; "" without --by.
         measure_unit: unit of the --by values, such as "ns"; "" if it is not known.
         measures: --by values by address of the instruction.
-        edges: for --by latency, the average nanoseconds from the start of a block to the start of
-            the next block, or to the function's end: by (number of the block, number of the next
-            block or OUTSIDE).
+        edges: for --by latency, average time from the start of a block to the start of the next
+            block, in nanoseconds, by (number of the block, number of the next block). OUTSIDE as
+            the next block means that the function ended.
     """
 
     code: FunctionCode
@@ -247,8 +249,8 @@ def position(source: SourcePlace | None) -> tuple[SourceSpot, tuple[InlinedAt, .
     belongs to, outermost first.
 
     Args:
-        source: the instruction's source position; None if the debug information has no position; in
-            that case, the result is (SourceSpot("", 0), ()).
+        source: the instruction's source position. None if the debug information has none, which
+            gives (SourceSpot("", 0), ()).
     """
     if source is None:
         return SourceSpot("", 0), ()
@@ -261,9 +263,10 @@ def position(source: SourcePlace | None) -> tuple[SourceSpot, tuple[InlinedAt, .
 
 
 def beginning(code: FunctionCode) -> SourceSpot:
-    """Return the source line of the function's first instruction that has a source line;
+    """Return the first source line of a function: that of its first instruction with a known line.
     SourceSpot("", 0) if no instruction has one. (On some instruction sets a function begins with
-    padding for a tracer, which has no line.)"""
+    padding for a tracer, which has no line.)
+    """
     places = (one.place for one in code.blocks[code.root].instructions)
     first = next((place for place in places if place is not None and place.file), None)
     return SourceSpot(first.file, first.line) if first is not None else SourceSpot("", 0)
@@ -277,8 +280,9 @@ def files_of(codes: Iterable[FunctionCode]) -> list[str]:
 
 
 def fits(sources: Mapping[str, Sequence[str]], codes: Iterable[FunctionCode]) -> bool:
-    """Return whether source text matches these functions: at least one function's name occurs near
-    the line where its code begins. True if the source of none of the functions is available.
+    """Return whether source text is likely to be the text of these functions: at least one
+    function's name occurs near the line where the function's code begins. Also return True if no
+    source file of the functions is available.
 
     Args:
         sources: lines of source text by file.

@@ -56,7 +56,7 @@ class BootPart:
 
 
 def program_of(calls: Sequence[str], functions: Sequence[str]) -> str:
-    """Return the D program whose records parts_of() takes.
+    """Return the D program that records when the parts of a boot begin and end, for parts_of().
 
     Args:
         calls: functions whose first argument (arg0) is the address of a function that they call,
@@ -75,10 +75,11 @@ def program_of(calls: Sequence[str], functions: Sequence[str]) -> str:
 def parts_of(records: Iterable[Record]) -> list[BootPart]:
     """Return the parts of a boot in the order in which they began.
 
-    A part that never ended ends with the last record.
+    If the return of a part was not recorded, the part ends when a part around it returns, or with
+    the last record.
 
     Args:
-        records: of a program that program_of() returned.
+        records: records of the program that program_of() returns.
     """
     running: dict[int, list[tuple[str, int, str]]] = {}
     parts: list[BootPart] = []

@@ -70,8 +70,8 @@ def grid(buckets: Iterable[Bucket], function: str) -> tuple[Bounds, ...]:
     """Return the bounds of the buckets to draw, ascending: the buckets that have values, and empty
     buckets for the ranges between them.
 
-    An empty range is divided as the aggregating function divides it: by powers of two for
-    quantize(), in equal widths for lquantize(). For another function it is one bucket.
+    The aggregating function decides how a range without values is divided: at powers of two for
+    quantize(), into equal widths for lquantize(). For any other function, the range is one bucket.
 
     Args:
         buckets: the buckets of all keys that share the grid, in any order.
@@ -93,8 +93,8 @@ def _order(bounds: Bounds) -> float:
 
 
 def _between(start: int, end: int, function: str, have: Sequence[Bounds]) -> list[Bounds]:
-    """Return the bounds of the empty buckets from start to end; more than _MOST_FILLED are joined
-    into one bucket.
+    """Return the bounds of the empty buckets from start to end. If there are more than
+    _MOST_FILLED, return one bucket from start to end.
 
     Args:
         have: bounds of the buckets with values, which give the width for lquantize().

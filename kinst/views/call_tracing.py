@@ -1,11 +1,15 @@
 """D programs that trace one call of a function with everything that it calls, and decoding of their
 results (for `kinst flow`).
 
-A first program finds functions: it plants the entry of every function and counts those that run in
-calls of the traced function. A second program traces these functions: it records their entries and
-returns. It also counts their call instructions that may lead to other functions. If such an
-instruction ran more often than a traced function was entered from it, the instruction called a
-function that is not traced yet. Such functions are added, and the call is traced again.
+Two programs run one after the other:
+
+The first program plants the entry of every function, to find the functions that run in calls of the
+traced function.
+
+The second program records entries and returns of the functions that were found. It also counts call
+instructions in them that may lead to other functions. If such an instruction ran more often than it
+led to a recorded entry, it called a function that is not traced yet. These functions are added, and
+the second program traces another call.
 
 Tested by tests/views/test_call_tree.py.
 """
@@ -42,25 +46,25 @@ def finding_program(root: FunctionKey, condition: str, *, whole: bool) -> str:
     Args:
         root: the traced function.
         condition: a D predicate that selects calls of `root`; "" selects all calls.
-        whole: count in every selected call until the trace ends. Otherwise count only in the first
-            one, and end the trace with it.
+        whole: True to count in all selected calls; False to count only in the first one, whose
+            return ends the trace.
     """
     counts = f"{{ @{FOUND}[probemod, probefunc] = count(); }}"
     return _program(root, condition, f"fbt:::entry\n/{INSIDE}/\n{counts}\n", whole=whole)
 
 
 def _program(root: FunctionKey, condition: str, clauses: str, *, whole: bool) -> str:
-    """Return a D program: the given clauses, and clauses that make self->inside positive during
-    calls of `root`.
+    """Return a D program: the given clauses, and clauses that set self->inside to the number of
+    calls of `root` that the thread is in.
 
-    The thread-local variable self->inside counts nested calls. An interrupt handler has
-    thread-local variables of its own, so self->inside is 0 in it.
+    Only calls that the condition selects count, and calls nested in them. An interrupt handler has
+    thread-local variables of its own, so self->inside is 0 in the handler.
 
     Args:
         clauses: D text; their predicates test self->inside.
         condition: a D predicate that selects calls of `root`; "" selects all calls.
-        whole: whether the clauses run in every selected call; otherwise only in the first one,
-            which ends the trace.
+        whole: True to trace all selected calls; False to trace only the first one, whose return
+            ends the trace.
     """
     where = ":".join(("fbt", *root))
     begins = condition or "1"
@@ -122,8 +126,8 @@ class CallTracing:
         root: the function.
         codes: instructions of `root` and of each function to trace in its calls.
         result: D name of the register in which a function returns its result, such as R_RAX.
-        condition: a D predicate that selects calls of `root`, the first of which is traced; ""
-            selects all calls.
+        condition: a D predicate that selects calls of `root`; "" selects all calls. The first
+            selected call is traced.
         interrupt_entry: kernel functions that run at the start or end of an interrupt. Functions
             that they call are left out of the tree.
     """
@@ -144,8 +148,9 @@ class CallTracing:
 
     @cached_property
     def _jumps_at(self) -> frozenset[int]:
-        """Addresses of all instructions of the traced functions except return instructions. If
-        control leaves a function at such an address, it does so by a tail call."""
+        """Addresses of all instructions of the traced functions except return instructions. Control
+        that leaves a function at such an address leaves it by a tail call.
+        """
         instructions = (one for code in self.codes for one in code.instructions)
         return frozenset(one.address for one in instructions if one.flow.kind != "return")
 
@@ -155,8 +160,9 @@ class CallTracing:
 
     @cached_property
     def _watched(self) -> dict[tuple[str, str, int], CodeInstruction]:
-        """Call instructions that may lead to a function that is not traced, by (module, name of the
-        part of the function, offset in this part)."""
+        """Call instructions that may call a function that is not traced: by module, name of the
+        function (or of its split-off part, such as F.cold) and offset.
+        """
         return {
             (one.function.module, one.function.name, one.offset): one
             for code in self.codes
@@ -233,8 +239,9 @@ class CallTracing:
         return next(((one.module, one.name) for one in found), None)
 
     def _jumps(self, function: FunctionKey, offset: int) -> bool:
-        """Return whether the function is left at an offset by a jump to another function (a tail
-        call) rather than by a return instruction."""
+        """Return whether control that leaves a function at an offset leaves it by a tail call (a
+        jump to another function), rather than by a return instruction.
+        """
         return self._by_name[function].function.address + offset in self._jumps_at
 
     def unfollowed(self, tree: CallTree, aggregations: Iterable[Aggregation]) -> list[Unfollowed]:

@@ -1,11 +1,12 @@
 """One call of a function as a tree: the calls made in it, with their arguments, results and times.
 
 The tree is built from one thread's records of function entries and returns, in order of time. The
-return address says where a call belongs in the tree. A function that was entered by a tail call (a
-jump at the end of another function) has the return address of the function that jumped. It is shown
-inside that function, as by the kernel's function_graph tracer. An inlined copy is shown if a call
-was made from it. Functions that interrupt entry or exit code called are left out, with everything
-that they called.
+return address says where a call belongs in the tree.
+
+A function that ends with a jump to another function (a tail call) passes its return address on. The
+other function is shown inside the function that jumped. An inlined copy is shown if a call was made
+from it. Calls made by interrupt entry or exit code are left out, with everything that was called in
+them.
 
 Tested by tests/views/test_call_tree.py.
 """
@@ -74,13 +75,14 @@ class Call:
 
     Attributes:
         function: module and name.
-        cpu: number of the CPU on which the call returned, or began if it has no return.
+        cpu: number of the CPU on which the call returned; if no return was seen, of the CPU on
+            which it began.
         start: time of the entry, in nanoseconds.
         returns_to: the return address; 0 for an inlined copy.
         arguments: values of the argument registers that were recorded.
         end: time of the return; None if no return was seen.
-        left: if the function has ended with a tail call and the function to which it jumped still
-            runs, the time of the tail call; otherwise None.
+        left: time at which the function made a tail call, as long as the function that it jumped to
+            still runs; otherwise None. Only used while the tree is built.
         result: value of the result register; None if it is not known.
         inlined: whether this is an inlined copy.
         calls: calls made from here, in order of time.
@@ -136,8 +138,8 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
     unmatched: dict[tuple[str, str], int] = {}
 
     def end(result: int | None, time: int, cpu: int) -> None:
-        """Pop the innermost call from the stack, and set the call's end. If a tail call has led to
-        this call, also end the call whose function made the tail call, and so on.
+        """Pop the innermost call from the stack, and set its end. If this call was made by a tail
+        call, the function that made the tail call ends now as well: repeat for it.
         """
         while True:
             one = stack.pop()
@@ -185,13 +187,13 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
 
 
 def _index_after(records: Sequence[EntryRecord | ReturnRecord], entry: int) -> int:
-    """Return the index at which build_tree() goes on after a call that interrupt code made;
-    build_tree() skips the records of this call.
+    """Return the index of the first record after a call that interrupt code made. build_tree()
+    skips the records of such a call.
 
-    The result is the index of the record after the call's return. If the return was not recorded,
-    the result is the index of the record after the call's entry. (An example is the kernel's
-    function that marks the beginning of an interrupt: it returns within the interrupt, where
-    returns are not recorded.)
+    This is the record after the call's return or, if the return was not recorded, the record after
+    the call's entry. (An example of a call without a recorded return is the kernel's function that
+    marks the beginning of an interrupt: when it returns, the interrupt has begun, and returns are
+    not recorded.)
 
     Args:
         records: records of one thread, in order of time.

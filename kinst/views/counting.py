@@ -20,8 +20,8 @@ SITE = "probemod, probefunc, probename"
 
 @dataclass(frozen=True)
 class CountingPlan:
-    """What a counting program counts: how often each instruction of some functions runs, and how
-    often control takes the edges whose counts do not follow from that.
+    """What a counting program counts: each instruction of some functions, and those edges of the
+    flow graphs whose counts cannot be computed from the counts of instructions.
 
     Attributes:
         codes: the functions.
@@ -78,14 +78,14 @@ def plan_counting(
     """Return a plan to count functions so that the counts of all their edges can be computed, as
     far as possible.
 
-    Counts add up only if the condition keeps its value during a call of a function. A condition
-    that tests the process id keeps its value.
+    The condition must not change during a call of a function: otherwise the counts do not add up. A
+    condition that tests the process id does not change.
 
     Args:
         codes: functions.
         condition: a D predicate; only hits for which it is true are counted.
-        asks: whether to count edges whose counts do not follow from those of the instructions. This
-            needs probes with predicates. If False, the counts of these edges stay unknown.
+        asks: whether to count edges whose counts cannot be computed from those of instructions,
+            which needs probes with predicates. If False, the counts of these edges stay unknown.
     """
     all_codes = tuple(codes)
     asked = (tuple(questions(code, _refused(code))) if asks else () for code in all_codes)
@@ -129,8 +129,9 @@ def counted_functions(aggregations: Sequence[Aggregation]) -> list[str]:
 
 
 def check_counts(aggregations: Sequence[Aggregation]) -> None:
-    """Raise KinstError if another program than that of a CountingPlan gave these aggregations.
-    `aggregations` may be empty: then no instruction ran."""
+    """Raise KinstError if these aggregations are not from the program of a CountingPlan. No
+    aggregations at all are accepted: then no instruction ran.
+    """
     if aggregations and all(one.name != COUNT for one in aggregations):
         raise _no_counts()
 

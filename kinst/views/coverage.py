@@ -1,10 +1,12 @@
 """Coverage: the source lines, functions and branches that ran in a trace that counts instructions.
 
 A line is listed if the debug information's line table has instructions for it. Inlined code counts
-for the file and line where the inline function is written. A line can be in several bodies: a body
-is a function, or one inlined copy. In each body the line's most frequent instruction gives a count;
-the line's count is the sum over the bodies. If no instruction of a line ran and some of its
-instructions could not be planted, the line is unknown and left out.
+for the file and line where the inline function is written.
+
+A line can be compiled several times: into its function, and into each inlined copy of the function.
+Each of these is a body. In each body, the line's count is the count of its most frequent
+instruction. The sum over all bodies is the line's count. If no instruction of a line ran, but some
+of its instructions could not be planted, the line is unknown and left out.
 
 A branch is a conditional jump of the machine code with two ways, and belongs to the source line of
 the jump. Each inlined copy has branches of its own.
@@ -245,9 +247,10 @@ def _add_functions(
 ) -> None:
     """Add the counts of a function and of the functions inlined in it to `files`.
 
-    A function's count is that of the first planted instruction at or after its entry. If this count
-    is 0, or if no entry is known (as of a part such as F.cold), the count is 1 if any instruction
-    of the function ran. A function without planted instructions is left out.
+    A function's count is the count of the first planted instruction at or after its entry. If this
+    is 0, or if the entry is not known (a split-off part such as F.cold has none), the function's
+    count is 1 if any of its instructions ran, otherwise 0. A function without planted instructions
+    is left out.
 
     Args:
         addresses: the addresses of all sites, ascending.
@@ -282,8 +285,9 @@ def _add_branches(
     flows: Iterable[tuple[FunctionCode, FlowCounts]],
     files: Mapping[str, FileCoverage],
 ) -> None:
-    """Add conditional jumps to `files`: those that were never reached, and those for which the
-    counts of both ways are known."""
+    """Add conditional jumps to `files`. A jump is left out if its block was not counted, or if it
+    ran and the count of one of its ways is not known.
+    """
     spans = sorted(
         (span for function in functions for span in function.lines), key=lambda span: span.low
     )

@@ -106,9 +106,9 @@ def _pieces(file: FileCoverage, source: Sequence[str] | None) -> Iterator[tuple[
     """Yield (number of the first line, texts of the lines) for each group of consecutive lines to
     show.
 
-    If a file declares functions that were traced, all its lines are shown; otherwise the lines
-    near code. If the source text is not available, the lines that have counts are shown, with empty
-    texts.
+    Of a file that declares traced functions, all lines are shown. Of any other file, only the lines
+    near a counted line are shown. If the source text is not available, the counted lines are shown
+    with empty texts.
     """
     counted_lines = {*file.lines, *(line for line, _ in file.functions)}
     if source and file.own:

@@ -33,8 +33,9 @@ class Difference:
 
     @property
     def ratio(self) -> float:
-        """B's value divided by A's: 0 if B does not have the key; infinite if A does not have the
-        key or its value is 0."""
+        """B's value divided by A's value: 0 if B does not have the key; infinite if A does not have
+        the key, or if A's value is 0.
+        """
         if self.a is None or self.b is None:
             return inf if self.a is None else 0.0
         return self.b / self.a if self.a else inf
@@ -68,18 +69,18 @@ def compare(
     """Return a comparison of each aggregation of two results: first B's aggregations in B's order,
     then aggregations that only A has.
 
-    A comparison lists first the keys that only B has, then the keys that only A has, then the keys
-    whose values differ, those with the greatest difference first. Code (stacks and symbols) in keys
-    is never compared by address, because addresses change with every boot. The value of a
-    distribution is the sum of its buckets.
+    A comparison lists the keys that only B has, then the keys that only A has, then the keys that
+    have different values in both, greatest difference first. Stacks and symbols in keys are never
+    compared by address, because addresses change with every boot. The value of a distribution is
+    the sum of its buckets.
 
     Args:
         a: aggregations of the first result.
         b: aggregations of the second result.
         level: how code in keys is compared: "instruction" (function and offset), "line" or
             "function".
-        normalised: in each aggregation whose values add up (such as count() and sum()), scale B's
-            values so that their sum equals the sum of A's values.
+        normalised: whether to scale B's values so that their sum equals the sum of A's values, in
+            each aggregation whose values add up (such as count() and sum()).
         lines: names of the source lines of A and of B, for the level "line".
 
     Raises:

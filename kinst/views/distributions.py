@@ -145,11 +145,11 @@ def _heading(key: Key, row: Sequence[Bucket], scale: BucketScale, top: int) -> s
 
 
 def _fitting(name: str, figures: Sequence[str], letters: int) -> str:
-    """Return a panel's heading, shortened to fit into a line, as SVG: the key, cut if it takes more
-    than half of the line, and as many figures as there is room for.
+    """Return a panel's heading as SVG, short enough for one line: the key, cut to half of the line,
+    and those figures that fit beside it. The first figure is always shown.
 
     Args:
-        name: text of the key; "" without one.
+        name: text of the key; "" if there is no key.
         figures: the figures, most important first.
         letters: number of letters that fit into the line.
     """
@@ -270,8 +270,9 @@ class _Time:
         return "time" if self.unit else "print"
 
     def position(self, moment: float) -> float:
-        """Return the position on the axis, in per cent of the picture's width, of a moment in the
-        unit of `edges`."""
+        """Return the position of a moment on the axis, in per cent of the picture's width. The
+        moment is in the unit of `edges`.
+        """
         return LEFT + (self.end - LEFT) * moment / self.edges[-1]
 
     def text(self, moment: float) -> str:

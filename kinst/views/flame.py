@@ -108,8 +108,8 @@ def _tree(stacks: Iterable[FoldedStack]) -> _Box:
 
 
 def _placed(box: _Box, depth: int, start: int, whole: int) -> Iterator[tuple[_Box, int, int]]:
-    """Yield (box, depth, start) for a box and the boxes above it that are wide enough to be drawn:
-    `depth` counts rows from the lowest one, `start` is the sum of the values left of the box.
+    """Yield (box, row, start) for a box and the boxes above it that are wide enough to be drawn.
+    The row is counted from the lowest one; `start` is the sum of the values left of the box.
 
     Args:
         box: the lowest box.

@@ -1,16 +1,18 @@
 """Counts of the edges of a function's flow graph, computed from counts of instructions.
 
 A block's first instruction runs as often as the edges into the block are taken, and its last
-instruction as often as the edges out of it. So each side of a block gives an equation, and the
-count of each edge is a variable in two equations: that of the block it leaves and that of the block
-it enters. The equations determine the count of an edge unless the edge is part of a cycle of edges
-with unknown counts. questions() chooses an edge of each cycle; for these edges the trace counts how
-often the branch's condition held, or where an indirect jump went. solve() computes the counts of
-the other edges and reports counts that do not add up.
+instruction as often as the edges out of it. So each block gives two equations, one for the edges
+into it and one for the edges out of it. The count of each edge is a variable of two equations: one
+of the block where the edge starts, one of the block where it ends. The equations determine the
+count of an edge unless the edge is part of a cycle of edges with unknown counts.
+
+questions() chooses an edge of each cycle. The trace counts these edges itself: how often a branch's
+condition held, or where an indirect jump went. solve() computes the counts of all other edges and
+reports counts that do not add up.
 
 A thread may be inside a call or a fault when a trace begins or ends. So the instructions of a block
-may have different counts, and a block that ends with a call has an additional edge, INSIDE, for
-threads that did not come back from the call.
+may have different counts. A block that ends with a call has an additional edge, INSIDE, which
+counts the threads that did not come back from the call.
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ INSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An edge of the flow graph that a trace must count itself, at the last instruction of the
-    block that the edge leaves: how often the edge's condition holds, or where its jump goes.
+    """An edge of the flow graph that a trace must count itself. The trace evaluates a D expression
+    at the last instruction of the block where the edge starts: the condition under which control
+    takes the edge, or the target of an indirect jump.
 
     Attributes:
-        block: number of the block.
+        block: number of the block where the edge starts.
         edge: number of the edge among the block's edges; OUTSIDE to count all targets of an
             indirect jump.
         expression: a D expression for the condition of the edge, or for the target of the jump.
@@ -76,15 +79,14 @@ class FlowCounts:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """A variable of the flow equations: the count of an edge of the flow graph, which is in at most
-    two equations. An equation's name is (block, side), where side is "in", "out" or "both".
+    """A variable of the flow equations: the count of an edge of the flow graph. An equation's name
+    is (block, side), where side is "in", "out" or "both".
 
     Attributes:
         key: the edge.
-        source: name of the equation of the block that the edge leaves; None for an edge from
-            outside of the function.
-        target: name of the equation of the block that the edge enters; None for an edge to the
-            outside.
+        source: the equation of the block where the edge starts; None for an edge from outside of
+            the function.
+        target: the equation of the block where the edge ends; None for an edge to the outside.
     """
 
     key: EdgeKey
@@ -150,8 +152,9 @@ def _counted(block: CodeBlock, uncounted: Collection[int]) -> bool:
 
 def _links(code: FunctionCode, counted: Sequence[bool]) -> Iterator[_Link]:
     """Yield the variables of the flow equations: one for each edge of the flow graph, and one for
-    the entry of the function. A block whose last instruction may keep a thread, such as a call, has
-    a variable for the threads that have not come back.
+    the entry of the function. A thread may stay in the last instruction of some blocks, such as a
+    call, until the trace ends. Each of these blocks has one more variable, for such threads
+    (INSIDE).
 
     A block that is not counted has one equation instead of two: its entries equal its exits.
 
@@ -207,8 +210,7 @@ def solve(
                 around[node].append(link)
 
     def balance(node: tuple[int, str]) -> tuple[int, list[_Link]]:
-        """Return (the sum that the unknown counts in an equation must have, the edges with these
-        counts).
+        """Return (sum of the unknown counts in an equation, the edges with these counts).
 
         Args:
             node: name of the equation, (block, side). Side "in" sums the edges into the block,

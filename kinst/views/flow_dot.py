@@ -27,8 +27,9 @@ def flow_dot(annotations: Iterable[Annotation]) -> str:
 
 
 def shown_blocks(annotation: Annotation) -> list[int]:
-    """Return the numbers of the basic blocks to draw: all except padding, which no edge leads to
-    and which did not run."""
+    """Return the numbers of the basic blocks to draw. Padding is left out: blocks that did not run
+    and that no edge leads to.
+    """
     led_to = {edge.to for block in annotation.code.blocks for edge in block.edges} | {
         annotation.code.root
     }

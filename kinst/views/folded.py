@@ -75,8 +75,8 @@ def stacks_of(aggregations: Sequence[Aggregation], name: str = "") -> Aggregatio
             stacks.
 
     Raises:
-        KinstError: there is no such aggregation, or several could be meant, or its function is
-            neither count() nor sum().
+        KinstError: there is no such aggregation; `name` is "" and several have stacks; or the
+            function is neither count() nor sum().
     """
     with_stacks = [one for one in aggregations if _has_stacks(one)]
     names = ", ".join(f"@{one.name}" for one in with_stacks)

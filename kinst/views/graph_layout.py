@@ -330,8 +330,8 @@ def _line(
 ) -> list[tuple[float, float]]:
     """Return the points of an edge from its source to its target.
 
-    The line goes from the lower side of the source to the upper side of the target. The line of an
-    edge that leads back goes from one side of the source to the same side of the target.
+    The line goes from the bottom of the source to the top of the target. For an edge that leads
+    back, it goes from the right of the source to the right of the target, or from left to left.
 
     Args:
         nodes: all nodes.

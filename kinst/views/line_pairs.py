@@ -20,9 +20,9 @@ class LineNames:
 
     Attributes:
         text: lines of this version's source text, by file.
-        others: for each file, a map from a line's number in this version to its number in A. Lines
-            that only this version has are missing in the map. If a file is missing in `others`, its
-            lines are named by their numbers in this version.
+        others: for each file, a map from a line's number in this version to the equal line's number
+            in A. The map lacks the lines that only this version has. The lines of a file without a
+            map are named by their numbers in this version.
         mark: sign before the number of a line that only this version has: "-" in A, "+" in B.
         paths: path to show instead of a file's own path, by file; the own path is shown for a file
             that is missing here.

@@ -29,9 +29,9 @@ class Measurement:
 
     Attributes:
         values: the measured value of each instruction, by the instruction's address.
-        edges: for LATENCY, the average nanoseconds from the start of a block to the start of the
-            next block, or to the function's end: by (number of the block, number of the next block
-            or OUTSIDE).
+        edges: for LATENCY, average time from the start of a block to the start of the next block,
+            in nanoseconds, by (number of the block, number of the next block). OUTSIDE as the next
+            block means that the function ended.
     """
 
     values: Mapping[int, Measure] = field(default_factory=dict)
@@ -83,8 +83,9 @@ class MeasuringPlan:
     def _latencies(self) -> Iterator[str]:
         """Yield the D clauses that measure latencies.
 
-        Each function has its own thread-local variables for the block that a thread entered last
-        and the time when it entered the block, so that functions may call one another.
+        Two thread-local variables hold the block that the thread entered last, and when it entered
+        the block. Each function has two such variables of its own, because the functions may call
+        one another.
         """
         for number, code in enumerate(self.codes, 1):
             block, since = f"self->block{number}", f"self->since{number}"
@@ -149,8 +150,10 @@ def _starts(code: FunctionCode) -> list[CodeInstruction]:
 
 
 def _ways_out(code: FunctionCode) -> list[CodeInstruction]:
-    """Return the last instructions of those blocks after which control always leaves the function.
-    Instructions that cannot be planted are left out."""
+    """Return the instructions at which control always leaves the function, such as returns: the
+    last instructions of blocks whose only edge leads out. Instructions that cannot be planted are
+    left out.
+    """
     return [
         block.last
         for block in code.blocks

@@ -2,8 +2,8 @@
 the document around them.
 
 Horizontal lengths are percentages and vertical lengths are pixels, so that a picture is as wide as
-its window while its letters keep their size. Elements that only wide or only narrow windows show
-have the class `wide` or `narrow`.
+its window while its letters keep their size. An element of class `wide` is shown only in a wide
+window, an element of class `narrow` only in a narrow window.
 
 Tested by tests/views/test_distributions.py.
 """

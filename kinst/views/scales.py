@@ -44,7 +44,8 @@ class Tick:
     """A mark on an axis.
 
     Attributes:
-        at: position, in widths of a bucket from the low bound of the first bucket.
+        at: distance from the start of the axis (the low bound of the first bucket), in widths of a
+            bucket.
         text: label of the mark.
     """
 
@@ -53,9 +54,8 @@ class Tick:
 
 
 def _apart(kept: Sequence[Tick], others: Sequence[Tick], least: float) -> list[Tick]:
-    """Return ticks with labels that do not overlap, ascending: all of `kept`, and those of `others`
-    that are not too near to another tick. Of two ticks in `others` that are too near to each other,
-    the one labelled "0" is returned; if none is, the left one.
+    """Return ticks whose labels do not overlap, ascending: all of `kept`, and as many of `others`
+    as have room. The tick labelled "0" is tried first, then the others from left to right.
 
     Args:
         least: least distance between two ticks, in widths of a bucket.
@@ -145,8 +145,9 @@ class BucketScale:
         return [float(value) for value in both if low <= value <= high]
 
     def position(self, value: float) -> float:
-        """Return the position of a value on the axis, in widths of a bucket from the low bound of
-        the first bucket."""
+        """Return the distance of a value from the start of the axis (the low bound of the first
+        bucket), in widths of a bucket.
+        """
         for k, (low, high) in enumerate(self.bounds):
             if low is None or high is None or not low <= value <= high:
                 continue

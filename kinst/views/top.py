@@ -65,8 +65,8 @@ class _TopRow:
         value: the key's value; for a distribution, its number of values.
         rate: change of the value per second.
         buckets: buckets of a distribution; empty for a number.
-        rates: the last HISTORY rates. For an aggregating function whose value can decrease, such as
-            avg(), the last HISTORY values instead.
+        rates: what the sparkline shows: the last HISTORY rates or, for an aggregating function
+            whose value can decrease, such as avg(), the last HISTORY values.
     """
 
     key: Key

@@ -196,8 +196,9 @@ def _folded(
 
 
 def _comparable(value: object) -> object:
-    """Return a part of a key in the form in which keys are compared: numbers as 64-bit patterns,
-    since only the type says whether a number is signed."""
+    """Return a part of a key in a form that can be compared. A number becomes its 64-bit pattern,
+    so that a signed and an unsigned number with the same bits are equal.
+    """
     return value % _WORD if isinstance(value, int) else value
 
 
