@@ -1,5 +1,7 @@
-"""The command that runs in the guest during a trace: prepared before the trace, started with it,
-and ended if no trace needs it.
+"""The command that runs in the guest during a trace.
+
+Its process is made before the trace, so that its id is known, and starts with the trace. It is
+ended if no trace takes it.
 
 Tested by tests/d, through the command.
 """
@@ -13,16 +15,15 @@ from kinst.core.machine import Target
 
 
 class GuestCommand:
-    """The shell command that a trace runs in a guest: prepared, then started or dropped. A guest
-    can have one command at a time."""
+    """The shell command that a trace runs in a guest. A guest can have one command at a time."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._prepared = False  # whether there is a command that no trace has taken
 
     def prepare(self, command: str) -> int:
-        """Make a process in the guest that waits before it runs a shell command, and return its
-        process id."""
+        """Make a process in the guest for a shell command, and return its id. The process waits
+        until start() before it runs the command."""
         self.drop()
         self._target.stop()
         pid = self._target.prepare_command(command)
@@ -35,12 +36,11 @@ class GuestCommand:
         self._target.resume()
 
     def hand_over(self) -> None:
-        """Note that a trace has taken the prepared command. The trace starts it, and drop() does
-        not end it."""
+        """Note that a trace has taken the prepared command, so that drop() does not end it."""
         self._prepared = False
 
     def take_back(self) -> None:
-        """End the command that a trace has taken: the trace has ended, and the command has not."""
+        """End a command that has not ended by itself during the trace that took it."""
         self._prepared = True
         self.drop()
 

@@ -208,8 +208,8 @@ class Machine:
 
         Args:
             module: name of the function's module.
-            function: name of the function in probe descriptions; for NAME@2 or NAME.isra.0 the
-                types of NAME are returned.
+            function: name of the function, as in probe descriptions. NAME@2 and NAME.isra.0 have
+                the types of NAME.
         """
         try:
             return self._files.types.function(stem_of(function), module)
@@ -223,8 +223,8 @@ class Machine:
 
     @property
     def only_counts(self) -> bool:
-        """Whether a program's clauses can do nothing but count, with constants as keys. True if the
-        machine is a user program (process()); False before the machine has started."""
+        """Whether a program's clauses can only count, with constants as keys. True for a user
+        program (process()). False before the machine has started, even for a user program."""
         return self._started is not None and self._started.machine.facts.only_counts
 
     def start(self, program: Program | None = None) -> None:
@@ -277,7 +277,7 @@ class Machine:
         """Prepare a started machine for reading its memory; do nothing if it has not started.
 
         A machine that cannot be read while it runs is stopped. If the kernel has changed its text,
-        the instructions that kinst has decoded are forgotten.
+        kinst forgets the instructions that it has decoded.
 
         Args:
             compiled: the program that the memory is read for.
@@ -352,7 +352,7 @@ class Machine:
         Args:
             program: the program.
             command: shell command to prepare in the guest; $target is its process id. Without a
-                command, $target is the process that live() was given.
+                command, $target is the process that live() was given or that process() counts in.
         """
         found = self._compiled(program, None, ())
         if found.expanded and found.command == command:
@@ -572,16 +572,18 @@ class Machine:
         return source_functions(found, machine.images)
 
     def interrupt_entry(self) -> list[Function]:
-        """Return the functions that begin and end interrupts in this kernel, including the variants
-        and parts that the compiler made of them (NAME.isra.0, NAME.cold)."""
+        """Return the functions that begin and end interrupts in this kernel, with the variants and
+        parts that the compiler made of them (NAME.isra.0, NAME.cold)."""
         system = self._readable().system
         names = self._files.dialect().interrupt_entry
         return [one for name in names for glob in (name, f"{name}.*") for one in system.glob(glob)]
 
     def boot_functions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names of the functions whose calls show the steps of a boot of this machine's
-        kernel, as two tuples: functions that call a step (their first argument is the address of
-        the step's function), and functions that are steps themselves."""
+        """Return the names of functions whose calls show the steps of a boot of this machine's
+        kernel.
+
+        The result has two tuples. Functions in the first one call a step: their first argument is
+        the address of the step's function. Functions in the second one are steps themselves."""
         dialect = self._files.dialect()
         return dialect.boot_calls, dialect.boot_functions
 
@@ -673,8 +675,8 @@ class Machine:
         *,
         more: bool = False,
     ) -> ReadyBatch:
-        """Write everything that a trace of an expanded program needs except the patches, and return
-        the trace with its plan.
+        """Write code and data of a trace of an expanded program into the machine, without the
+        patches. Return the trace and its plan.
 
         Args:
             expanded: the program.
@@ -698,8 +700,8 @@ class Machine:
         return ReadyBatch(running, made)
 
     def _plan_after_boot(self, made: TracePlan) -> tuple[StartedMachine, TracePlan]:
-        """Examine the machine again once its kernel, whose boot is being traced, is up. Return the
-        machine, and a new plan by which the same trace goes on.
+        """Identify the machine's kernel anew, once its traced boot is over. Return the machine, and
+        a plan for the rest of the same trace.
 
         Args:
             made: the plan by which the boot was traced.
@@ -792,7 +794,8 @@ class Machine:
             )  # fmt: skip
 
     def execute(self, command: str, seconds: float = COMMAND_SECONDS) -> CommandResult:
-        """Run a shell command in the guest without a trace, and return its output and status.
+        """Run a shell command in the guest without a trace. Return the command's output and exit
+        status.
 
         Args:
             command: the shell command.
@@ -841,10 +844,10 @@ class Machine:
             self._started.command.take_back()
 
     def _trace_over(self, command_over: bool) -> None:
-        """Make the machine ready for another trace after a trace has been undone.
+        """Make the machine ready for another trace, after the patches of a trace have been removed.
 
         Args:
-            command_over: whether the command of the trace has ended; otherwise it is ended here.
+            command_over: whether the trace's command has ended. If not, it is ended here.
         """
         self._trace = None
         if not command_over and not self._closed:

@@ -53,11 +53,10 @@ class KernelNames:
 
     Attributes:
         isa: name of the instruction set.
-        debug: file that the names come from.
-        inlined: whether the names of inline functions are included.
-        disassembly: name and value of each argument of isa._plain.PlainDisassembly(), which tells
-            how to disassemble the ISA's code for completion. Completion does without the ISA's own
-            decoder, which takes too long to load.
+        debug: the kernel's file, which has the names.
+        inlined: whether `functions` includes inline functions.
+        disassembly: how completion disassembles the ISA's code, as arguments for
+            isa._plain.PlainDisassembly(). The ISA's own decoder would take too long to load.
         registers: names of the registers for regs[].
         functions: sorted by the bytes of their names.
         modules: modules that the kernel can load.
@@ -77,7 +76,7 @@ class Vocabulary:
     """The words of D that kinst knows.
 
     Attributes:
-        words: variables, functions and actions, each with its meaning.
+        words: D's variables, functions and actions, each with its meaning.
         options: names of the options of -x.
         providers: names of providers, each with the form of its probe descriptions.
         of_kernel: providers with probes in functions of a kernel.
@@ -94,10 +93,10 @@ class Vocabulary:
 
 
 def kernel_names(request: Request) -> KernelNames | None:
-    """Return the names of the kernel that a request means; None if its files are not on this host
-    (nothing is fetched).
+    """Return the names of the kernel that a request selects. None if the kernel's files are not on
+    this host; kinst fetches nothing here.
 
-    Names of inline functions are included only if the kernel's debug information is indexed
+    Inline functions are included only if there is an index of the kernel's debug information
     already. Raises KinstError if a file cannot be read.
     """
     request = with_build(request)

@@ -170,18 +170,19 @@ def process(
     on_message: Say = ignore,
     on_progress: ShowProgress = ignore,
 ) -> Machine:
-    """Return a machine for a user program, whose instructions can be counted while it runs: a
-    program that kinst starts, or a process that runs already.
+    """Return a machine for a user program, whose instructions can be counted while it runs. The
+    program is one that kinst starts, or a process that runs already.
 
-    A program that kinst starts begins with the first trace and runs only once. The caller gives the
-    same `command` to Machine.trace() again. The program's input, output and error output are those
-    of this process. A process that runs already is stopped while kinst plans a trace, and runs on
-    after it.
+    A program that kinst starts begins to run with the first trace, and runs only once. The caller
+    gives the same `command` to Machine.trace() again. The program's input, output and error output
+    are those of this process. A process that runs already is stopped while kinst plans a trace, and
+    runs on after it.
 
     Args:
         command: the program and its arguments, quoted as for a shell.
-        pid: id of a process that runs already, in place of `command`. If the caller is its parent,
-            it must not wait for the process, such as with Popen.poll(), during a trace.
+        pid: id of a process that runs already, in place of `command`. If the process is a child of
+            the caller, the caller must not wait for it during a trace (for example by
+            Popen.poll()).
         on_message: gets messages for people.
         on_progress: gets the name of a piece of work, and the fraction of it that is done (0 to 1,
             None if not known).
@@ -222,8 +223,10 @@ def kernel_files(
 
 
 def list_kernels(isa: str = "amd64", *, on_progress: ShowProgress = ignore) -> list[Offered]:
-    """Return Debian's kernels for an ISA: of each version and flavour the newest one that can be
-    fetched, and all kernels that have been fetched. Package lists are read from a mirror.
+    """Return the kernels of Debian that boot() can take for an ISA.
+
+    These are the newest kernel of each version and flavour in Debian's releases, and all kernels
+    that have been fetched before. Package lists are read from a mirror.
 
     Raises KinstError if apt is not installed or no mirror answers.
     """
@@ -231,8 +234,8 @@ def list_kernels(isa: str = "amd64", *, on_progress: ShowProgress = ignore) -> l
 
 
 def describe_host(request: Request) -> str:
-    """Return a sentence about how this host runs machines of the kind that a request selects, such
-    as guests (kinst --version -v); "" if there is nothing to say. Raises KinstError."""
+    """Return a sentence for kinst --version -v: how this host runs the kind of machine that a
+    request selects, such as guests. "" if there is nothing to say. Raises KinstError."""
     isa = load_isa(request.machine.isa or DEFAULT_ISA)
     return request.kind.describe_host(isa, request.machine, cache_folder())
 
@@ -285,8 +288,8 @@ def _opened(options: MachineOptions, start: bool, say: Say, progress: ShowProgre
 
 
 def _parameter(field: str, request: Request) -> str:
-    """Return the argument by which the caller of this library set a field of a request, as text for
-    an error message: "kernel='6.12'"."""
+    """Return how the caller of this library set a field of a request, for an error message:
+    "kernel='6.12'"."""
     if field == "machine":
         return "attach()"
     value = getattr(request.machine, field, "") if field in WITH_VALUE else ""
@@ -295,12 +298,12 @@ def _parameter(field: str, request: Request) -> str:
 
 
 def _read(field: str, value: int | str | None) -> int:
-    """Return the number that an argument of boot() means: an int, or a text with a unit such as
-    "512m". Return 0 for None, which means that the argument is not given.
+    """Return the value of an argument of boot() as a number; 0 for None.
 
     Args:
-        field: name of the argument; the command line's option for it has the rules for the value.
-        value: the argument.
+        field: name of the argument. The command line has an option for it, with rules for its
+            value.
+        value: a number, or a text with a unit such as "512m"; None if the argument is not given.
 
     Raises KinstError if the value breaks a rule.
     """
@@ -312,12 +315,11 @@ def _read(field: str, value: int | str | None) -> int:
 
 
 def _word(field: str, value: str) -> str:
-    """Check an argument of boot() that must be one of a few words, and return it; "" for "", which
-    means that the argument is not given.
+    """Check an argument of boot() that must be one of a few words, and return it.
 
     Args:
-        field: name of the argument; the command line's option for it has the words.
-        value: the argument.
+        field: name of the argument. The command line has an option for it, with the same words.
+        value: the argument; "" if it is not given, which is always right.
 
     Raises KinstError if the value is another word.
     """

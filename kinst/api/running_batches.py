@@ -49,7 +49,8 @@ class RunningBatches:
             count: number of batches.
             seconds: longest time that each batch is traced.
             ready: makes a batch ready to run; its exceptions are passed on.
-            over: called after each batch except the last one, with whether the command has ended.
+            over: called after each batch except the last one; its argument says whether the command
+                has ended.
             report: gets the progress.
         """
         self._count, self._seconds = count, seconds
@@ -73,8 +74,8 @@ class RunningBatches:
     def events(
         self, command: str = "", timeout: float | None = None
     ) -> Generator[Event, None, None]:
-        """Yield the events of all batches, with one End event at the end. The status in the End
-        event is the first status of a batch that is not 0.
+        """Yield the events of all batches, with one End event at the end. Its status is that of the
+        first batch whose status is not 0; 0 if there is none.
 
         Args:
             command: shell command of the guest, run once in each batch.

@@ -37,12 +37,15 @@ _COMMAND_OVER = ("command", "panic", "hang", "gone")
 class Trace:
     """A program that is ready to run. Machine.trace() makes it.
 
-    To iterate over the trace is to run it, once. Iteration yields events in the order in which they
-    happened: Record, Aggregation, Lost, Fault, Message, Output (of the command), requests of the
-    program to its client (Shell, Reopen, Truncate, OptionSet), and End as the last event. events()
-    also runs the trace, but for renderers: it yields one Batch event for many records, and one
-    Printed event for several aggregations. stop() ends the trace, from any thread or signal
-    handler. close() undoes the trace; leaving a with block calls close().
+    Iteration runs the trace, once, and yields its events in the order in which they happen: Record,
+    Aggregation, Lost, Fault, Message, Output (of the command), and at last End. Shell, Reopen,
+    Truncate and OptionSet are requests of the program to the client.
+
+    events() runs the trace too, but for renderers: it yields one Batch event for many records, and
+    one Printed event for several aggregations.
+
+    stop() asks the trace to end; any thread or signal handler may call it. close() unplants the
+    probes; leaving a with block calls close().
     """
 
     def __init__(
@@ -59,8 +62,8 @@ class Trace:
             running: runs the plan.
             plan: the plan.
             command: shell command of the guest; "" if there is no command.
-            on_close: called when the trace has been undone; its argument says whether the command
-                has ended.
+            on_close: called when the patches have been removed; its argument says whether the
+                command has ended.
             timeout: seconds after which the trace ends; None for no limit.
         """
         self._running = running
@@ -94,7 +97,7 @@ class Trace:
     @property
     def matched(self) -> tuple[tuple[ProgramText, int], ...]:
         """For each text of the program: the text, and the number of probes that match its
-        descriptions. Empty for a trace in batches, which does not know the numbers in advance."""
+        descriptions. Empty for a trace in batches, where the numbers are not known in advance."""
         if self._plan.compiled.batch:
             return ()
         running = {e.probe.id for e in self._plan.placement.running}
@@ -115,9 +118,10 @@ class Trace:
         return self._plan.traced_sites
 
     def events(self) -> Iterator[Event]:
-        """Run the trace, and yield its events as renderers take them. A Batch event has many
-        records (it is no batch of -x batch=); a Printed event says which aggregations to show now.
-        All other events are those of iteration.
+        """Run the trace, and yield its events as renderers take them.
+
+        A Batch event has many records (it has nothing to do with -x batch=TIME). A Printed event
+        says which aggregations to show now. All other events are the same as in iteration.
 
         Raises:
             TargetError: the guest ended by itself; raised after the End event.
@@ -148,8 +152,8 @@ class Trace:
         self._running.stop()
 
     def aggregations(self) -> dict[str, Table]:
-        """Return all aggregations by name, with their present values; after the end, with their
-        last values."""
+        """Return all aggregations by name, with their present values. After the end of the trace,
+        these are the last values."""
         return tables_of(self._running.aggregations())
 
     def close(self) -> None:
