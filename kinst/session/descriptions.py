@@ -27,8 +27,8 @@ def wants_kernel(
 ) -> bool:
     """Return whether any of these descriptions needs a traced kernel.
 
-    A description needs a kernel if it may match probes of a kernel. If its provider refuses it
-    without looking at a kernel, it needs none.
+    A description needs a kernel if it may match probes of a kernel. It needs none if its provider
+    can refuse it without a kernel.
 
     Args:
         fired: whether the probes are to fire rather than to be listed. To fire, profile-N needs a

@@ -49,8 +49,8 @@ class FiringContext:
     Attributes:
         interrupt: a word of the kernel that says whether the CPU handles an interrupt
             (Facts.interrupt_masks).
-        texts: addresses of execargs, cwd and root, if the variables describe kinst's own process;
-            zeros if they describe a process of the traced machine.
+        texts: addresses of execargs, cwd and root of kinst's own process; zeros if the built-in
+            variables describe a process of the traced machine.
     """
 
     cpu: int = 0
@@ -502,8 +502,9 @@ def read_access(target: Target, facts: Facts, cpu: int, access: Access) -> int |
 def kernel_cpu(target: Target, facts: Facts, cpu: int) -> int:
     """Return the number that the kernel gives to a stopped CPU of the machine.
 
-    If the kernel stores the number with the current thread, it may differ from the machine's own
-    number of the CPU: the kernel may begin to count at any CPU.
+    The number is read from the thread that the CPU runs, if the kernel stores it there. It may
+    differ from the machine's own number, since a kernel may start its count at any CPU. Otherwise,
+    the result is the machine's number.
 
     Args:
         cpu: the machine's number of the CPU.

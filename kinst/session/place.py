@@ -363,8 +363,8 @@ def _lay_out(placement: Placement, cpus: int, counters: PlaceCounters) -> Placed
     """Lay out variables, records and aggregations, and the areas of scratch for them.
 
     Args:
-        counters: takes the bytes that each CPU's block must have, and further bytes that would be
-            useful; returns the counter blocks.
+        counters: returns the counter blocks. Its arguments are the bytes that each CPU's block must
+            have, and further bytes that would be useful.
     """
     compiled, running = placement.enabled.compiled, placement.running
     layout = lay_out_program(

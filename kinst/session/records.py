@@ -230,11 +230,11 @@ class TraceRecords:
         self._report.tell_stages()
 
     def _faults(self, slot: int) -> list[PlacedFault]:
-        """Return a CPU's faults since the last call; overwritten faults are counted as lost.
+        """Return the faults of a CPU's clauses since the last call. Overwritten faults are reported
+        as lost.
 
         Args:
-            slot: the CPU's index; the index after the last CPU's is that of clauses that the host
-                runs.
+            slot: the CPU's index in scratch; the number of CPUs, for clauses that the host runs.
         """
         entries, more = self._rings.faults(slot)
         cpus, faults = self._scratch.cpus, []

@@ -39,8 +39,8 @@ def names_of(machine: StartedMachine) -> Names:
     def copies(address: int) -> list[str]:
         """Return the names of the functions whose inlined copies contain an address.
 
-        Empty for code of a module, and if the kernel's debug index is not in the cache: building
-        the index would take too long.
+        Empty for code of a module. Also empty if the kernel's debug index is not in the cache,
+        since making the index would take too long.
         """
         index = images.kernel.debug.made_index
         linked = images.kernel.back(address)

@@ -251,10 +251,10 @@ class Counters:
     """Memory for counters: a block for each CPU, or one block that all CPUs share.
 
     Attributes:
-        displacement: from a CPU's per-CPU base to its block; for a shared block, the block's
+        displacement: bytes from a CPU's per-CPU base to its block. For a shared block, the block's
             address.
-        offsets: offset in scratch of each CPU's block, in CPU order; of the shared block, if there
-            is one.
+        offsets: offset in scratch of each CPU's block, in CPU order, or only that of the shared
+            block.
         size: bytes of a block. The program's own counters come first, then those of basic blocks.
     """
 
