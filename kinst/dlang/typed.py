@@ -1,7 +1,7 @@
 """The typed tree: the checker's result, which codegen and the consumer read.
 
-The name of every action ends in Action (TraceAction). The name of a value that is recorded and
-never computed with begins with Recorded (RecordedStack). The classes of the syntax tree
+The name of every action ends in Action (TraceAction). The name of a value that a program can record
+but not compute with begins with Recorded (RecordedStack). The classes of the syntax tree
 (syntax/tree.py) end in Node.
 
 Every expression has its type. Conversions are explicit Cast nodes, so codegen never converts by

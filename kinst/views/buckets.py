@@ -40,8 +40,8 @@ def chosen(names: Iterable[tuple[str, str]], by: str) -> str:
         by: name that the user asked for, with or without "@"; "" to choose the only distribution.
 
     Raises:
-        KinstError: no distribution has the name `by`; or `by` is "" and the trace has several
-            distributions, or no distribution.
+        KinstError: no distribution has the name `by`. For `by` "": the trace does not have exactly
+            one distribution.
     """
     names_found = list(dict.fromkeys(name for name, function in names if function in FUNCTIONS))
     wanted = by.removeprefix("@")

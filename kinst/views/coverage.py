@@ -199,7 +199,7 @@ def _add_lines(
     """Add the counts of a function's source lines to `lines`.
 
     Args:
-        number: body number of the function itself; its inlined copies have the numbers after it.
+        number: body number of the function itself; its inlined copies have the following numbers.
         addresses: the addresses of all sites, ascending.
     """
     start = function.function.address

@@ -4,7 +4,8 @@ the edges.
 The steps are those of Sugiyama's method. Edges that close cycles are reversed. Each box gets a
 layer below all boxes that lead to it. An edge over several layers gets a bend in each layer between
 its boxes. The boxes and bends of each layer are ordered so that few edges cross. Boxes are moved
-toward their neighbours, with the weights of the edges. Equal graphs get equal layouts.
+toward their neighbours, more strongly along edges of greater weight. Equal graphs get equal
+layouts.
 
 Tested by tests/views/test_flow_graphs.py.
 """
@@ -254,7 +255,8 @@ def _crossings(nodes: Mapping[int, _Node], rows: Sequence[Sequence[int]]) -> int
 
 
 def _move(nodes: Mapping[int, _Node], rows: Sequence[Sequence[int]]) -> None:
-    """Set the x of each node near the average x of its neighbours, keeping the order of each layer.
+    """Set the x of each node near the average x of its neighbours, weighted by the edges. The order
+    of nodes in each layer stays.
 
     Args:
         nodes: all nodes.

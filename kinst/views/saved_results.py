@@ -19,8 +19,8 @@ class SavedTrace:
     """The last trace in a file of JSON lines.
 
     Attributes:
-        snapshots: each aggregation that was printed, in order, with the time of the last record
-            before it.
+        snapshots: each printed aggregation, in the order of printing. Its time is that of the last
+            record printed before.
         program: D text of the trace; "" if the file does not have it.
         command: the traced command; "" if there was no command.
         kernel: release of the kernel; "" if the file does not have it.
@@ -45,7 +45,7 @@ def saved_trace(lines: Iterable[str], name: str) -> SavedTrace:
         name: name of the file, for error messages.
 
     Raises:
-        KinstError: the text is not the output of --json.
+        KinstError: the text is not the output of --json, or its last trace has no end.
     """
     snapshots: list[DistributionSnapshot] = []
     time: int | None = None

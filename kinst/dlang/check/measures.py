@@ -1,8 +1,9 @@
 """What aggregations measure, for their output: the aggregated expression, the unit of its values,
 and the expressions of the keys.
 
-D's clocks count nanoseconds. A value that is computed from clocks by sums, differences and
-divisions by a power of a thousand is a time as well; the unit of any other value is unknown.
+D's clocks count nanoseconds. The unit of a value is found from its expression: sums and differences
+keep the unit, and a division by a power of a thousand makes a greater unit of time. The unit of any
+other value is unknown.
 """
 
 from __future__ import annotations
