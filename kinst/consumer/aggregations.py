@@ -123,10 +123,11 @@ class KeyedTable:
 
     Attributes:
         aggregation: the aggregation, as the program declares it.
-        layout: layout of its entries in scratch.
-        keys: type and size of each key, including keys that are constants and so are not stored.
+        layout: layout of the aggregation's tables in scratch.
+        keys: type and size of each part of a key, even if the keys are constants and so are not
+            stored in scratch.
         entries: merged data by key.
-        printed: whether a printa() has printed it.
+        printed: whether a printa() has printed the aggregation.
     """
 
     aggregation: AggregationVariable
@@ -150,8 +151,8 @@ class KeyedTable:
 
 
 def _key_fields(aggregation: AggregationVariable, layout: AggregationLayout) -> tuple[Field, ...]:
-    """Return type, size and offset of each key of an aggregation. Constant keys, which are not
-    stored, have offset 0."""
+    """Return type, size and offset of each part of an aggregation's keys. If the keys are
+    constants, they are not stored, and the offsets are 0."""
     if layout.constant_keys is None:
         return layout.keys
     return tuple(

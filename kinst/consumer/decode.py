@@ -57,9 +57,9 @@ class DecodedRecords:
         return times
 
     def positions(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return two arrays in the order of the records: the CPU slot of each record, and how many
-        bytes were written to that slot's ring before the record.
-        """
+        """Return two arrays in the order of the records: the CPU slot of each record, and the
+        record's position in the slot's ring. A position is the number of bytes that were written to
+        the ring before the record."""
         starts = np.array([start for _, start, _ in self.chunks], dtype=np.int64)
         mine = np.searchsorted(starts, self.offsets, side="right") - 1
         slots = np.array([slot for slot, _, _ in self.chunks], dtype=np.int64)[mine]

@@ -45,7 +45,7 @@ class Cleaner:
             view: the scratch, writable.
             scratch: layout of the scratch.
             layouts: layouts of the tables of all dynamic variables. Tables of thread-local
-                variables are not cleaned, since their entries are free at once.
+                variables are not cleaned, because their freed entries are usable at once.
             rate: ns from one step of cleaning to the next (option cleanrate).
         """
         self._state = words(view, scratch.size)

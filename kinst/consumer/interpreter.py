@@ -136,8 +136,8 @@ class Interpreter:
 
         Args:
             chunks: the records.
-            faults: faults since the previous call. The event of each fault comes among the records
-                of its moment, in this call or the next.
+            faults: faults since the previous call. Each fault's event comes between the events of
+                the records around it, in this call or a later one.
 
         Raises:
             TargetError: the bytes are not records of this program.
@@ -169,8 +169,8 @@ class Interpreter:
                 yield self._printed((table.aggregation.index,))
 
     def pause(self) -> Iterator[Event]:
-        """Yield the events of records that the buffer policy stored, and of the faults after them,
-        but of no aggregation.
+        """Yield the events of records that the buffer policy stored, and then those of faults.
+        Yield no aggregations.
 
         Call it instead of finish() if the trace continues with other probes.
         """
@@ -353,11 +353,10 @@ class Interpreter:
             yield from self._set(option, value)
 
     def _set(self, name: str, value: str) -> Iterator[OptionSet | Message]:
-        """Change an option as setopt() says, and yield an event of the change. If the option cannot
+        """Change an option as setopt() does, and yield an event of the change. If the option cannot
         be changed, yield a message with the reason.
 
-        setopt() may name options that matter only to the compiler; then nothing changes and nothing
-        is yielded.
+        If the option matters only to the compiler, change and yield nothing.
         """
         wrong = ""
         if name not in NAMES:

@@ -48,8 +48,9 @@ class Amd64Paging(Paging):
     REACH = (1 << 31) - (1 << 20)
 
     def root_of(self, registers: Mapping[str, int]) -> Root:
-        """Return the root of the kernel's page tables: cr3 without PCID. In user mode under PTI,
-        cr3 has the user's tables; the kernel's are returned instead."""
+        """Return the root of the kernel's page tables: the address in cr3, without PCID. If the CPU
+        is in user mode under PTI, cr3 has the root of the user's tables; the root of the kernel's
+        tables is made from it."""
         levels = 5 if registers.get("cr4", 0) & _LA57 else 4
         root = registers["cr3"] & _ADDRESS
         if self.in_user_mode(registers):

@@ -26,11 +26,12 @@ class Amd64Instruction:
     Attributes:
         code: bytes of the whole instruction.
         prefixes: the legacy prefixes.
-        rex: the REX prefix, 0 if there is none; for VECTOR, a REX made of the prefix's bit B alone.
+        rex: the REX prefix; 0 if there is none. For VECTOR, only the bit B, which a vector prefix
+            has as well.
         map: opcode map: ONE_BYTE, TWO_BYTE, THREE_BYTE or VECTOR.
         opcode: opcode byte, without the bytes that select the map.
         opcode_at: offset of the opcode byte in `code`.
-        modrm_at: offset of the ModRM byte in `code`, -1 if there is none.
+        modrm_at: offset of the ModRM byte in `code`; -1 if there is none.
     """
 
     code: bytes

@@ -49,12 +49,12 @@ _TARGET = "the branch's target"
 def displace(
     code: bytes, address: int, to: int, onward: Onward = UNCHAINED, user: bool = False
 ) -> Relocated | Refused:
-    """Return code for the address `to` with the effect of the one instruction `code` at `address`,
-    or the reason why it cannot be made. Control then goes where the original instruction sends it.
+    """Return the displaced code of the one instruction `code` at `address`, made for the address
+    `to`; or the refusal. After this code, control goes where the original instruction sends it.
 
     Args:
-        onward: trampolines of planted instructions, to which control goes on instead of to the
-            original code.
+        onward: has the trampolines of planted instructions. Control goes on in these instead of in
+            the original code.
         user: whether the instruction is of a user program.
     """
     after = address + len(code)
@@ -69,12 +69,12 @@ def displace(
 def move(
     code: bytes, address: int, to: int, onward: Onward = UNCHAINED, user: bool = False
 ) -> Moved | Refused:
-    """Return code for the address `to` with the effect of the one instruction `code` at `address`,
-    without a jump back to the next instruction; or the reason why it cannot be made.
+    """Return the displaced code of the one instruction `code` at `address`, made for the address
+    `to`; or the refusal. The code has no jump back to the next instruction.
 
     Args:
-        onward: trampolines of planted instructions, to which branches lead instead of to the
-            original code.
+        onward: has the trampolines of planted instructions. Branches lead to these instead of to
+            the original code.
         user: whether the instruction is of a user program.
     """
     parsed = _taken_apart(code, user)
@@ -83,8 +83,8 @@ def move(
 
 @lru_cache(MOST_CODES)
 def _taken_apart(code: bytes, user: bool) -> Amd64Instruction | Refused:
-    """Return the parts of the one instruction `code`; or the refusal, if it cannot be displaced to
-    any address.
+    """Return the parts of the one instruction `code`; or the refusal, if the instruction cannot be
+    displaced, whatever the address.
 
     Args:
         user: whether the instruction is of a user program.
@@ -195,8 +195,8 @@ def _raise_rsp(parsed: Amd64Instruction) -> bytes | Refused:
 
 
 def with_target(parsed: Amd64Instruction, after: int, to: int) -> bytes | Refused:
-    """Return the bytes of a displaced instruction for the address `to`. A rip-relative memory
-    operand is re-encoded, so that it means the same memory as in the original instruction.
+    """Return the bytes of a displaced instruction for the address `to`; or the refusal. If a memory
+    operand is relative to rip, it is re-encoded, and still means the original's memory.
 
     Args:
         after: address after the original instruction.

@@ -1,6 +1,6 @@
 """Search for addresses that amd64 code may lead to, without knowing where its instructions begin.
 
-It tries every byte offset, and finds all direct branches in the code and all addresses that
+The search tries every byte offset. It finds all direct branches in the code, and all addresses that
 instructions make or push. Some results are false, because their bytes are inside other
 instructions. Source: Intel SDM volume 2 (Jcc, JMP, CALL, LOOP, LEA, and section 2.2.1.3,
 "Displacement": 32 bits are sign-extended, also as immediates).

@@ -47,8 +47,8 @@ def trampoline(
 ) -> Relocated | Refused:
     """Return a site's trampoline at the address `to`.
 
-    It is refused if the instruction cannot be displaced, depends on the instruction after it, or if
-    something is more than 2 GB away.
+    The site is refused in three cases: its instruction cannot be displaced, its instruction depends
+    on the next one, or something is more than 2 GB away.
 
     Args:
         following: live bytes after the instruction; a few dozen are enough.
@@ -102,8 +102,8 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes
 
 
 def _exit(at: int, chosen: Exit, end: bytes) -> bytes:
-    """Return code at the address `at` that takes an exit if rdi has the exit's number. Code before
-    it has loaded rdi from the frame's exit slot.
+    """Return code at the address `at` that takes an exit if rdi has the exit's number; otherwise
+    control runs on after this code. rdi must have been loaded from the frame's exit slot.
 
     Args:
         end: code that restores the registers and removes the frame.

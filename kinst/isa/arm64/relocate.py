@@ -49,12 +49,12 @@ _VECTOR_LOADS = (0xBD400000, 0xFD400000, 0x3DC00000)  # s, d, q
 
 
 def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
-    """Return code for the address `to` with the effect of the one instruction `code` at `address`,
-    or the reason why it cannot be made. Control then goes where the original instruction sends it.
+    """Return the displaced code of the one instruction `code` at `address`, made for the address
+    `to`; or the refusal. After this code, control goes where the original instruction sends it.
 
     Args:
-        onward: trampolines of planted instructions, to which control goes on instead of to the
-            original code.
+        onward: has the trampolines of planted instructions. Control goes on in these instead of in
+            the original code.
     """
     after = address + e.SIZE
 
@@ -66,12 +66,12 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 @refuses_out_of_reach
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
-    """Return code for the address `to` with the effect of the one instruction `code` at `address`,
-    without a jump back to the next instruction; or the reason why it cannot be made.
+    """Return the displaced code of the one instruction `code` at `address`, made for the address
+    `to`; or the refusal. The code has no jump back to the next instruction.
 
     Args:
-        onward: trampolines of planted instructions, to which branches lead instead of to the
-            original code.
+        onward: has the trampolines of planted instructions. Branches lead to these instead of to
+            the original code.
     """
     if len(code) != e.SIZE or not (_is_unprivileged_load(code) or text_of(code, address)):
         return Refused(UNKNOWN)

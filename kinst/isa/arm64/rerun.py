@@ -126,7 +126,7 @@ def _parsed(word: int, address: int) -> p.Arm64Instruction:
 
 def _step(word: int, address: int) -> Effect | None:
     """Return the registers that an instruction after the load-exclusive reads and writes; None if
-    it may do harm when it runs twice."""
+    kinst does not let this instruction run twice."""
     parsed = _parsed(word, address)
     if parsed.kind == p.B_COND:
         return _effect((_FLAGS,), ())
@@ -139,8 +139,8 @@ def targets(addresses: Sequence[int], words: npt.NDArray[np.uint32]) -> frozense
     """Return the targets of the direct branches among a function's instructions.
 
     Args:
-        addresses: of the instructions.
-        words: their encodings, in the same order.
+        addresses: addresses of the instructions.
+        words: encodings of the instructions, in the same order.
     """
     # Of C4.1's "Branches, Exception Generating and System instructions", by their first bits.
     branches = (words & 0x7C000000 == 0x14000000) | (words & 0xFF000000 == 0x54000000)
@@ -152,11 +152,11 @@ def targets(addresses: Sequence[int], words: npt.NDArray[np.uint32]) -> frozense
 
 def targets_known(addresses: Sequence[int], words: npt.NDArray[np.uint32]) -> bool:
     """Return whether kinst knows the targets of all direct branches among a function's
-    instructions: False if an instruction may be a branch of an unknown form.
+    instructions. Return False if an instruction may be a branch of an unknown form.
 
     Args:
-        addresses: of the instructions.
-        words: their encodings, in the same order.
+        addresses: addresses of the instructions.
+        words: encodings of the instructions, in the same order.
     """
     suspects = np.flatnonzero(words & 0x1C000000 == 0x14000000).tolist()
     return all(_parsed(int(words[k]), addresses[k]).kind != p.UNKNOWN for k in suspects)
@@ -192,7 +192,7 @@ def refusal(words: Mapping[int, int], load: int, site: int, branch_targets: Coll
 @refuses_out_of_reach
 def displace(rerun_prefix: bytes, code: bytes, address: int, to: int) -> Relocated | Refused:
     """Return code for the address `to` that runs `rerun_prefix` again and then has the effect of
-    the one instruction `code` at `address`, or the reason why it cannot be made.
+    the one instruction `code` at `address`; or the refusal.
 
     Args:
         rerun_prefix: the instructions directly before `code`, from a load-exclusive on. They must

@@ -115,7 +115,7 @@ def _end(written: frozenset[int]) -> bytes:
 
 def _exit(at: int, chosen: Exit, end: bytes) -> bytes:
     """Return code at the address `at` that takes an exit if the frame's exit slot has the exit's
-    number.
+    number; otherwise control runs on after this code.
 
     Args:
         end: code that restores the registers and removes the frame.

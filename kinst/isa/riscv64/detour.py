@@ -1,8 +1,8 @@
 """Hooks at the start of the kernel's C functions (RISC-V psABI, "Procedure Calling Convention").
 
-A jump through t1 to a stub replaces the function's first instructions, eight bytes or more. At a
-function's start the temporaries t0 to t6 are dead: the jump to the stub changes t1, and the jump
-back changes a temporary that the displaced instructions do not name.
+A jump to a stub replaces the function's first instructions, eight bytes or more. At a function's
+start the temporaries t0 to t6 are dead, so the jumps may change them. The jump to the stub changes
+t1. The jump back changes a temporary that the displaced instructions neither read nor write.
 
 Tested by tests/isa/riscv64/test_trampoline.py.
 """

@@ -61,12 +61,12 @@ _MOP_MASK, _MOP = 0xF8FF, 0x6081  # c.mop
 
 
 def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
-    """Return code for the address `to` with the effect of the one instruction `code` at `address`,
-    or the reason why it cannot be made. Control then goes where the original instruction sends it.
+    """Return the displaced code of the one instruction `code` at `address`, made for the address
+    `to`; or the refusal. After this code, control goes where the original instruction sends it.
 
     Args:
-        onward: trampolines of planted instructions, to which control goes on instead of to the
-            original code; and registers that are dead at instructions.
+        onward: has the trampolines of planted instructions, and the registers that are dead at
+            instructions. Control goes on in the trampolines instead of in the original code.
     """
     after = address + len(code)
 
@@ -118,12 +118,12 @@ def _go_on(at: int, original: int, onward: Onward, what: str = "the way back") -
 
 @refuses_out_of_reach
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
-    """Return code for the address `to` with the effect of the one instruction `code` at `address`,
-    without a way back to the next instruction; or the reason why it cannot be made.
+    """Return the displaced code of the one instruction `code` at `address`, made for the address
+    `to`; or the refusal. The code has no way back to the next instruction.
 
     Args:
-        onward: trampolines of planted instructions, to which branches lead instead of to the
-            original code; and registers that are dead at instructions.
+        onward: has the trampolines of planted instructions, and the registers that are dead at
+            instructions. Branches lead to the trampolines instead of to the original code.
     """
     parsed = p.parse(code)
     if parsed is None:

@@ -1,7 +1,7 @@
 """Search for addresses that riscv64 code may lead to, without knowing where its instructions begin.
 
-It tries every halfword, and finds all direct branches in the code and all addresses that two
-neighbouring instructions make. Some results are false, because their bytes are inside other
+The search tries every halfword. It finds all direct branches in the code, and all addresses that
+two neighbouring instructions make. Some results are false, because their bytes are inside other
 instructions. Source: RISC-V unprivileged specification, "Control Transfer Instructions" and "RVC
 Instruction Set Listings".
 

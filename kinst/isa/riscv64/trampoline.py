@@ -177,7 +177,7 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], sepc: in
 
 def _exit(at: int, chosen: Exit, end: bytes) -> bytes:
     """Return code at the address `at` that takes an exit if the frame's exit slot has the exit's
-    number.
+    number; otherwise control runs on after this code.
 
     Args:
         end: code that restores interrupts and registers, and removes the frame.
