@@ -45,9 +45,8 @@ def acts(action: Action) -> bool:
 
 
 def is_silent(clause: Clause) -> bool:
-    """Return whether the records of a clause print nothing, not even the CPU and the probe,
-    because commit() and discard() are its only actions that write records.
-    """
+    """Return whether the records of a clause print nothing, not even the CPU and the probe. This is
+    so if only commit() and discard() among its actions write records."""
     performed = [a for a in clause.actions if not isinstance(a, _WITHOUT_RECORD)]
     return bool(performed) and all(
         isinstance(a, PerformAction) and a.name in ("commit", "discard") for a in performed

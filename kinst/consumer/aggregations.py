@@ -9,8 +9,8 @@ CPU has changed: the clause has ended. If a CPU stays in one clause for longer t
 later snapshot merges the CPU's old half.
 
 Neither side uses a fence. A clause makes STATE_SEQUENCE odd before it reads HEADER_HALF, and a
-store reaches memory in far less than FLIP_SECONDS. So after the sleep, the consumer sees the odd
-sequence of every clause that read the old word, and clauses that start later see the new word.
+store reaches memory in far less than FLIP_SECONDS. So after the sleep, the consumer sees an odd
+STATE_SEQUENCE for every clause that read the old word. Clauses that start later see the new word.
 """
 
 from __future__ import annotations

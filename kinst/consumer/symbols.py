@@ -25,9 +25,9 @@ class ResolvedSymbol:
             of the program or library.
         name: name of the function or variable; "" if only the module is known.
         start: address of the function or variable; 0 if only the module is known.
-        base: an address that stands for the module, the same for all symbols of the module. As keys
-            of an aggregation, mod() and umod() have this address instead of the recorded one, so
-            that all addresses in the module have one key.
+        base: an address that stands for the module, the same for all symbols of the module. In keys
+            of an aggregation, it replaces the address that mod() or umod() recorded, so that all
+            addresses in the module have one key.
     """
 
     module: str

@@ -1,8 +1,8 @@
 """Code of many amd64 trampolines, made together with numpy, for probes that only count or only make
 one call. The code of each trampoline is byte for byte what trampoline.py makes.
 
-    [nop]  if unplanting must be able to write a jump over the first instruction (Onward.head), and
-           this instruction is not an inc, which is long enough for the jump
+    [nop]  if unplanting must be able to write a jump over the first instruction (Onward.head).
+           Before an inc there is no nop, since an inc is long enough for the jump
     [push rax; lahf; seto al]  if flags are live; in user programs, rsp is first moved below the red
            zone
     inc gs:[...]  for each counter

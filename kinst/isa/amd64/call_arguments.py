@@ -302,8 +302,8 @@ def _branches(one: Instruction) -> bool:
 
 
 def _tests_null(code: Sequence[Instruction]) -> bool:
-    """Return whether the code tests the register that its first instruction loads (test REGISTER,
-    REGISTER), and then has a jump that is taken if the register is 0."""
+    """Return whether the code jumps if the register that its first instruction loads is 0: a test
+    REGISTER, REGISTER, and after it a conditional jump that is taken on equality."""
     loaded = code[0].op0_register
     tests = [one.mnemonic == Mnemonic.TEST and one.op0_register == one.op1_register == loaded
              for one in code]  # fmt: skip

@@ -63,8 +63,8 @@ def counts(code: Any) -> tuple[bool, int]:
     """Return (whether instructions of this code shift, where their count comes from). The count
     matters because a shift by 0 leaves the flags unchanged.
 
-    The second value is 1 if the instructions shift by 1, -1 if the count is the instruction's last
-    byte, and 0 if the count is in cl. It is 0, too, for instructions that do not shift.
+    The second value is 1 if the instructions shift by 1, and -1 if the count is the instruction's
+    last byte. It is 0 if the count is in cl, and for instructions that do not shift.
 
     Args:
         code: iced-x86's code of the instructions.

@@ -71,9 +71,8 @@ def table_starts(code: bytes, address: int) -> U64:
 
 
 def may_make_tables(columns: Columns) -> Bools:
-    """Return a mask of the instructions that jump_tables() must look at. They have two neighbouring
-    bytes that look like a lea relative to rip, or like the ModRM and SIB of an operand with an
-    index times 8 and no base."""
+    """Return a mask of the instructions that jump_tables() must look at. Two neighbouring bytes in
+    them look like a lea relative to rip, or like an operand with an index times 8 and no base."""
     code = columns.code
     lea = (code[:, :-1] == _LEA) & (code[:, 1:] & 0xC7 == 0x05)
     scaled = (code[:, :-1] & 0xC7 == RSP) & (code[:, 1:] & 0xC7 == 0xC0 | _NO_BASE)

@@ -50,8 +50,8 @@ def unskippable(code: bytes, address: int) -> str:
     """Return, in words for the user, why D's skip() may not leave out an instruction: the
     instruction changes the stack pointer, or is not known. Return "" if skip() may leave it out.
 
-    An instruction changes the stack pointer if its text has sp as the first operand, or sp as the
-    base of an address that is written back, or if it is msr spsel.
+    The stack pointer changes if the instruction's text has sp as the first operand, or as the base
+    of an address that is written back. It also changes in msr spsel.
     """
     text = text_of(code, address)
     if not text:

@@ -3,9 +3,9 @@
 Names and indices are FreeBSD's (regs_aarch64.d, regset.h): R_X0 to R_X29, R_FP, R_LR, R_SP and
 R_PC. R_X30 (the link register again) and R_PSTATE are kinst's; FreeBSD does not have them.
 
-R_PSTATE is laid out as the manual's SPSR_EL1 (DDI 0487, C5.2.18). Bits 31 to 28 are N, Z, C, V,
-bits 9 to 6 are D, A, I, F, bits 3 and 2 are the exception level, and bit 0 chooses the stack
-pointer. At stop-planted probes R_PSTATE is the stub's register cpsr, which has further bits.
+R_PSTATE is laid out as the manual's SPSR_EL1 (DDI 0487, C5.2.18). Bits 31 to 28 are N, Z, C, V;
+bits 9 to 6 are D, A, I, F; bits 3 and 2 are the exception level; bit 0 chooses the stack pointer.
+At stop-planted probes R_PSTATE is the stub's register cpsr, which has further bits.
 
 The frame is an array of u64, indexed as regs[] is; after the registers comes the exit slot.
 """

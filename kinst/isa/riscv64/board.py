@@ -59,8 +59,8 @@ def is_lost(registers: Mapping[str, int]) -> bool:
 
     About one in a hundred boots with the OpenSBI 1.1 of QEMU 7.2 ends in such faults.
     sbi_hart_start() marks a CPU as started before it sets the CPU's start address. If the CPU sees
-    the mark but not yet the address, it boots the kernel a second time, which clears the data and
-    page tables of the kernel that runs already.
+    the mark but not yet the address, it boots the kernel a second time. The second boot clears the
+    data and page tables of the kernel that runs already.
     """
     vector = registers["stvec"] & -4
     entry = range(vector, vector + _ENTRY)

@@ -113,11 +113,11 @@ def has_sequences(code: bytes) -> bool:
 
 def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
     """Return the instructions of a function that cannot be planted because of other instructions in
-    it, as a map from the address of each to the reason.
+    it. The result maps the address of each to the reason.
 
     If the function writes a register of the trap state (such as sepc) or returns from a trap
-    (sret), none of its instructions can be planted: a trap would overwrite that state. Otherwise,
-    each lr and sc and the instructions on a path from an lr to an sc cannot be planted.
+    (sret), these are all its instructions: a trap would overwrite that state. Otherwise, these are
+    each lr and sc, and the instructions on a path from an lr to an sc.
     """
     marks = dict[int, int]()
     for i in instructions:

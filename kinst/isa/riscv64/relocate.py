@@ -30,8 +30,8 @@ before this instruction, while registers are still free, and only sret comes aft
 quietly()).
 
 **No way back.** If the next instruction is planted as well, control goes on in that instruction's
-trampoline (patch/chains.py), which lies directly after or is in reach of a jal. Such a step leaves
-sepc and sstatus alone.
+trampoline (patch/chains.py). This trampoline lies directly after, or a jal reaches it. Such a step
+leaves sepc and sstatus alone.
 """
 
 from __future__ import annotations
