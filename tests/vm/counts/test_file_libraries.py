@@ -15,7 +15,9 @@ from tests.vm.command import guest_script, kinst, warnings
 
 pytestmark = pytest.mark.vm
 
-KERNELS = of_kernel_versions(ISAS, [("amd64", "5.10"), ("amd64", "6.12"), ("amd64", "7.3")])
+KERNELS = of_kernel_versions(ISAS, [("amd64", "5.10"), ("amd64", "6.12"), ("amd64", "7.3"),
+                                    ("arm64", "5.10"), ("arm64", "6.12"), ("arm64", "7.3"),
+                                    ("riscv64", "7.2")])  # fmt: skip
 
 FOLDER = "/tmp/work"  # a file system of its own
 FILES = f"""

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kinst.kernels.fetch import prepare
+from tests.tiers import ISAS
 from tests.vm.command import guest_script, kinst, warnings
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
@@ -86,7 +87,9 @@ EDGE = 40  # most firings of an interrupt between the two records of a mark
 # (instruction set, kernel, events that must have fired, subsystems).
 KERNELS = [
     ("amd64", "", 60, 10), ("amd64", "5.10", 40, 8), ("amd64", "6.12", 50, 8),
-    ("amd64", "7.3", 45, 8), ("arm64", "", 50, 8), ("riscv64", "", 50, 8),
+    ("amd64", "7.3", 45, 8), ("arm64", "5.10", 40, 8), ("arm64", "", 50, 8),
+    ("arm64", "6.12", 50, 8), ("arm64", "7.3", 45, 8), ("riscv64", "", 50, 8),
+    ("riscv64", "7.2", 45, 8),
 ]  # fmt: skip
 WORK = """
 echo some > /tmp/some; cat /tmp/some > /tmp/other; rm /tmp/other
@@ -213,7 +216,7 @@ TURNS = 500
 TURNED = ["sched:sched_process_exec", "sched:sched_process_fork", "sched:sched_process_exit"]
 
 
-@pytest.mark.parametrize("isa", ["amd64", "arm64"])
+@pytest.mark.parametrize("isa", ISAS)
 def test_the_guest_turns_the_same_tracepoints_on_and_off(isa: str, tmp_path: Path) -> None:
     """A command runs with the events on and with the events off, in each of many rounds."""
     switch = "; ".join(f"echo $1 > events/{one.replace(':', '/')}/enable" for one in TURNED)

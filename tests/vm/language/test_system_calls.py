@@ -200,8 +200,8 @@ def of_kinst(out: str, thread: int, theirs: list[Event]) -> list[Event]:
     ]  # fmt: skip
 
 
-OTHERS = [("amd64", "5.10"), ("amd64", "6.12"), ("amd64", "7.3"), ("arm64", "7.3"),
-          ("riscv64", "7.2")]  # fmt: skip
+OTHERS = [("amd64", "5.10"), ("amd64", "6.12"), ("amd64", "7.3"), ("arm64", "5.10"),
+          ("arm64", "6.12"), ("arm64", "7.3"), ("riscv64", "7.2")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("isa", "kernel"), of_kernel_versions(ISAS, OTHERS))
