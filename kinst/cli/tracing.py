@@ -210,6 +210,11 @@ def _list(machine: Machine, program: Program, request: Request, show: Callable[[
     if request.show_program and program.wants_expansion:
         show(machine.expand(program).text + "\n")
     show(planned_rows(probes) if details else probe_rows(probes))
+    if not program.descriptions:
+        say(
+            "kinst: these probes need no kernel; the probes of a kernel are listed by provider,"
+            " such as fbt, syscall, sdt, sched or io: kinst -l -P syscall"
+        )
     return 0
 
 

@@ -60,12 +60,31 @@ class LibraryProbe:
     """A probe that a D library declares over probes of other providers.
 
     Attributes:
-        name: the full name of the library's probe.
+        name: the full name of the library's probe, without a function.
         alone: whether the program names this probe; False if a glob of the program matches it.
+        function: glob of the kernel functions in which the probe is to fire; "" for all.
     """
 
     name: ProbeName
     alone: bool = True
+    function: str = ""
+
+    def named(self, name: ProbeName, site: Site | None) -> ProbeName | None:
+        """Return the name that a probe below gets for the library's probe; None if it is not in one
+        of the functions in which the library's probe is to fire.
+
+        The name's function is that of the probe below: a system call, or the kernel's function that
+        has the site.
+
+        Args:
+            name: the name of the probe below.
+            site: the site of the probe below.
+        """
+        function = name.function or (site.function.name if site is not None else "")
+        if not _globs(self.function, function):
+            return None
+        own = self.name
+        return ProbeName(own.provider, own.module, function, own.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +126,12 @@ class ProbePattern:
         )
 
     def __str__(self) -> str:
-        """Return the description as the user knows it: for a library's probe, its name."""
-        return self.text if self.library is None else str(self.library.name)
+        """Return the description as the user knows it: for a library's probe, its name, with the
+        function that the user has named."""
+        if self.library is None:
+            return self.text
+        name = self.library.name
+        return f"{name.provider}:{name.module}:{self.library.function}:{name.name}"
 
     @property
     def text(self) -> str:

@@ -11,7 +11,6 @@ from functools import partial
 from kinst.core.dialect import Dialect
 from kinst.core.registers import RegisterNames
 from kinst.core.types import TypeSource
-from kinst.dlang.check.library import provider_of
 from kinst.dlang.walk import symbols_in
 from kinst.providers import load_all
 from kinst.session.batches import check_batches
@@ -21,6 +20,7 @@ from kinst.session.descriptions import check_descriptions, check_providers, want
 from kinst.session.parse import host_dialect, options_of, parse_request
 from kinst.session.request import Request
 from kinst.session.stability import check_stability
+from kinst.sugar.library_probes import probe_names
 
 
 def compile_program(
@@ -63,11 +63,6 @@ def needs_kernel(compiled: Compiled, *, fired: bool) -> bool:
     return wanted or wants_kernel(compiled.patterns, load_all(), fired=fired)
 
 
-def _providers_of_libraries(dialect: Dialect) -> list[str]:
-    """Return the names of the providers that a system's D libraries declare."""
-    return [one.provider for one in dialect.libraries if provider_of(one) is not None]
-
-
 def compile_request(
     request: Request,
     isa: RegisterNames,
@@ -90,5 +85,5 @@ def compile_request(
     """
     programs = parse_request(request, target_pid, types, say, dialect=dialect)
     if not (request.zero or options_of(request, programs).zdefs):
-        check_providers(programs, load_all(), lambda: _providers_of_libraries(dialect()))
+        check_providers(programs, load_all(), lambda: probe_names(dialect().libraries))
     return check_programs(request, programs, isa, types, dialect)

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 
 from kinst.core.errors import AbsentError, DError, KinstError
 from kinst.core.kernel import Found, Kernel, Provider, all_named
-from kinst.core.probe import Function, Gap, Probe, ProbePattern, gaps_told
+from kinst.core.probe import Function, Gap, Probe, ProbeName, ProbePattern, gaps_told
 from kinst.dlang import typed
 from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary.other_tracers import probe_hint
@@ -71,8 +71,10 @@ def matching(
         return
     for provider in providers.values():
         for found in provider.match(pattern, kernel):
-            library = pattern.library
-            yield found if library is None else replace(found, name=library.name)
+            if pattern.library is None:
+                yield found
+            elif name := pattern.library.named(found.name, found.site):
+                yield replace(found, name=name)
 
 
 def gaps_in(probes: Iterable[Probe], kernel: Kernel) -> Sequence[Gap]:
@@ -87,7 +89,7 @@ def gaps_in(probes: Iterable[Probe], kernel: Kernel) -> Sequence[Gap]:
 def check_providers(
     programs: Sequence[tree.ProgramNode],
     providers: Mapping[str, Provider],
-    of_libraries: Callable[[], Iterable[str]] = tuple,
+    of_libraries: Callable[[], Iterable[ProbeName]] = tuple,
 ) -> None:
     """Check that probe descriptions name existing providers.
 
@@ -96,7 +98,7 @@ def check_providers(
     provider that neither kinst nor a program declares, or is written in another tracer's language.
 
     Args:
-        of_libraries: returns the names of the D libraries' providers, for the hint.
+        of_libraries: returns the probes of D libraries, for the hint.
     """
     declared = {
         item.name for program in programs for item in program.items
@@ -151,13 +153,13 @@ def naming(
     pattern: ProbePattern,
     providers: Mapping[str, Provider],
     kernel: Kernel | None,
-    of_libraries: Iterable[str] = (),
+    of_libraries: Iterable[ProbeName] = (),
 ) -> str:
     """Return a hint how to name probes, for a description that matches no probe.
 
     Args:
         kernel: the traced kernel; None if there is none yet.
-        of_libraries: the names of the D libraries' providers.
+        of_libraries: the probes of D libraries.
     """
     if pattern.id:
         return "kinst -l lists those with numbers"
@@ -173,11 +175,15 @@ def naming(
     if pattern.provider in providers:
         return providers[pattern.provider].usage
     if pattern.provider:
-        names = {*providers, *of_libraries}
+        names = {*providers, *(one.provider for one in of_libraries)}
         near = get_close_matches(pattern.provider, names, 1)
         if near:
             return f"did you mean {replace(pattern, provider=near[0])}?"
         return f"providers are {', '.join(sorted(names))}"
+    if last and not (pattern.module or pattern.function):
+        by_name = {one.name: one for one in of_libraries}
+        for name in get_close_matches(last, by_name, 1):
+            return f"did you mean {by_name[name].provider}:::{name}?"
     return ", ".join(p.usage for p in providers.values() if p.needs_kernel)
 
 

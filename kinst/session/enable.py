@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 
 from kinst.core.dtypes import INT
-from kinst.core.errors import AbsentError, DError, KinstError
+from kinst.core.errors import AbsentError, DError, KinstError, Span
 from kinst.core.isa import Isa
 from kinst.core.kernel import Found, Kernel, Provider
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_NONE, ARGUMENTS
@@ -34,6 +34,7 @@ from kinst.session.descriptions import gaps_in, matching, naming, shifted
 from kinst.session.perturbing import check_sites
 from kinst.session.scratch import most_probes
 from kinst.session.values import EnabledProgram, EnabledSite, StartedMachine
+from kinst.sugar.library_probes import probe_names
 
 _ARGUMENT = re.compile(r"arg[0-9]+\Z")
 NOT_ALWAYS = "whether this jump leaves the function depends on flags or memory, and counts do not"
@@ -79,6 +80,7 @@ def enable(
     most: int = 0,
     on_full: Callable[[Found], None] = lambda _: None,
     last_id: int = 0,
+    of_libraries: Callable[[], Iterable[ProbeName]] = tuple,
 ) -> tuple[tuple[EnabledSite, ...], dict[int, int]]:
     """Return the probes that a program matches, and the number of matches by clause index.
 
@@ -93,13 +95,16 @@ def enable(
             are left out.
         on_full: called with the first instruction that is left out.
         last_id: the last probe id that earlier batches have used.
+        of_libraries: returns the probes of D libraries, for hints.
 
     Raises DError for a description that matches nothing, or that its provider refuses.
     """
     ids = {one.name: FIRST_ID + k for k, one in enumerate(listed(providers))}
     named = _Named(ids, max(last_id, FIRST_ID - 1 + len(ids)) + 1, most, on_full)
     matched: dict[int, int] = {}
-    left_out: DError | None = None  # for the first probe of a library that a glob matches
+    # Of descriptions that mean several probes below: one that failed; whether another matched.
+    left_out: dict[Span, DError] = {}
+    met = set[Span]()
     for clause in program.clauses:
         for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
             try:
@@ -115,18 +120,24 @@ def enable(
                 failure = DError(message, span, tag, hint)
                 if pattern.library is None or pattern.library.alone:
                     raise failure from error
-                left_out = left_out or failure
+                left_out.setdefault(span, failure)
                 continue
             if not (count or zero or named.full):
-                raise DError(
+                failure = DError(
                     f"probe description {pattern} does not match any probes",
                     span,
                     "D_PDESC_ZERO",
-                    naming(pattern, providers, kernel),
+                    naming(pattern, providers, kernel, of_libraries()),
                 )
+                if pattern.library is None or not pattern.library.function:
+                    raise failure
+                left_out.setdefault(span, failure)
+                continue
+            met.add(span)
             matched[clause.index] = matched.get(clause.index, 0) + count
-    if left_out is not None and not matched:
-        raise left_out
+    for span, failure in left_out.items():
+        if span not in met:
+            raise failure
     return named.enabled(), matched
 
 
@@ -161,10 +172,14 @@ def enable_program(
     if machine is not None:
         kernel, cpus = machine.kernel, machine.cpus
         room = 0 if listed else machine.target.most_scratch
+
+    def of_libraries() -> list[ProbeName]:
+        return probe_names(compiled.dialect().libraries)
+
     matched, _ = enable(
         compiled.program, providers, kernel, zero=absent or listed, absent=absent,
         most=most_probes(compiled, cpus, room) if room else 0,
-        on_full=partial(_tell_full, say, room), last_id=last_id,
+        on_full=partial(_tell_full, say, room), last_id=last_id, of_libraries=of_libraries,
     )  # fmt: skip
     if kernel is not None and not in_batches:
         gaps = gaps_in((e.probe for e in matched), kernel)
@@ -184,7 +199,7 @@ def enable_program(
         first = compiled.patterns[0]
         raise KinstError(
             f"failed to match {first}: No probe matches description",
-            naming(first, providers, kernel),
+            naming(first, providers, kernel, of_libraries()),
         )
     if program is not compiled.program:
         compiled = replace(compiled, program=program)

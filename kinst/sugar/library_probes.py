@@ -8,7 +8,8 @@ probe (the outputs), and descriptions of the other probes:
 
 If this is in sched.d, a clause of sched:::wakeup becomes a clause of fbt::wake:entry. In it,
 args[1] is replaced by xlate < psinfo_t * > ((struct thread *)arg0), and the name of the probe is
-still sched:::wakeup (ProbePattern.library).
+still sched:::wakeup (ProbePattern.library). The function in this name is the kernel's function in
+which the probe fires: sched:vmlinux:wake:wakeup.
 
 A library may declare a probe several times, for different kernels. Each declaration whose inputs
 fit the kernel's types counts. If two of them have the same description, it counts only for the
@@ -20,7 +21,7 @@ Tested by tests/sugar/test_library_probes.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -125,18 +126,18 @@ class LibraryProbes:
         """Yield the probes of libraries that a description matches.
 
         If a description has no provider, it matches probes of libraries only if it has a name, but
-        no module and no function.
+        no module. A function in a description is compared later, when the sites are known.
         """
         pattern = description.pattern
         if pattern.id or pattern.library or pattern.provider in interfaces():
             return
-        if pattern.function or (pattern.module and not fnmatchcase(KERNEL, pattern.module)):
+        if pattern.module and not fnmatchcase(KERNEL, pattern.module):
             exact = pattern.provider and not _GLOB.search(pattern.provider)
             if exact and next(self._named(pattern.provider), None) is not None:
                 message = f"probe description {pattern} does not match any probes"
                 hint = (
-                    f"probes of {pattern.provider} have no module but {KERNEL}, and no function:"
-                    f" {pattern.provider}:::{pattern.name}"
+                    f"probes of {pattern.provider} have no module but {KERNEL}:"
+                    f" {pattern.provider}::{pattern.function}:{pattern.name}"
                 )
                 raise DError(message, description.span, "D_PDESC_ZERO", hint)
             return
@@ -180,7 +181,7 @@ class LibraryProbes:
             description: the clause's description that matches the probe.
             alone: whether the description names this probe; False if a glob matches it.
         """
-        marked = LibraryProbe(declared.name, alone)
+        marked = LibraryProbe(declared.name, alone, description.pattern.function)
         return [
             self._of_version(clause, description, probe, marked)
             for probe in self._versions(description, declared)
@@ -276,6 +277,18 @@ class LibraryProbes:
             return same(Types(self._types).resolve(written), type_)
         except KinstError:
             return False
+
+
+def probe_names(libraries: Iterable[Library]) -> list[ProbeName]:
+    """Return the names of all probes that D libraries declare.
+
+    Raises DError for a syntax error in a library.
+    """
+    providers = filter(None, map(provider_of, libraries))
+    declared = [
+        (provider.name, _name(probe)) for provider in providers for probe in provider.probes
+    ]
+    return [ProbeName(provider, KERNEL, "", name) for provider, name in dict.fromkeys(declared)]
 
 
 def _is_over_others(provider: tree.ProviderNode) -> bool:

@@ -67,3 +67,14 @@ def test_wrong_command_line_of_inlinecall(capsys: pytest.CaptureFixture[str]) ->
         "inlinecall: a function and a file are needed (inlinecall FUNCTION FILE)",
         "Try 'inlinecall --help'.",
     ]
+
+
+def test_a_list_without_descriptions_says_how_to_list_a_kernel_s_probes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """-l lists what needs no kernel; with a description it lists that alone, and says nothing."""
+    assert command.main(["-l"]) == 0
+    first = capsys.readouterr()
+    assert "BEGIN" in first.out and first.err.endswith(": kinst -l -P syscall\n")
+    assert command.main(["-l", "-n", "BEGIN"]) == 0
+    assert not capsys.readouterr().err

@@ -20,7 +20,7 @@ from kinst.dlang.syntax.unparse import unparse
 from kinst.kernels.fetch import Prepared
 from kinst.providers import load_all
 from kinst.session.enable import enable
-from kinst.sugar.library_probes import LibraryProbes
+from kinst.sugar.library_probes import LibraryProbes, probe_names
 from kinst.systems import of_host
 from tests.fake_kernel import FakeKernel
 
@@ -122,10 +122,10 @@ def test_what_there_is_not_is_told(text: str, tag: str, message: str) -> None:
 def test_a_misspelt_probe_is_told() -> None:
     assert error("mine:::plane { }").hint == "did you mean mine:::plain?"
     assert error("mine:nfs::plain { }").hint == (
-        "probes of mine have no module but vmlinux, and no function: mine:::plain"
+        "probes of mine have no module but vmlinux: mine:::plain"
     )
-    assert expanded("min*::read:plain { }") == "min*::read:plain\n{\n}\n"
-    assert error("mine::read:plain { }").tag == "D_PDESC_ZERO"
+    assert error("mine:nfs:read:plain { }").hint.endswith("vmlinux: mine::read:plain")
+    assert expanded("min*:nfs::plain { }") == "min*:nfs::plain\n{\n}\n"
     assert error("mine:::back { }").hint == "probes of mine: first-step, plain, same, absent"
 
 
@@ -275,17 +275,45 @@ def test_the_clause_runs_once_at_each_place_of_the_probe() -> None:
     program = checked("mine:::first-step { trace(1); } mine:::first-step { trace(2); }")
     sites, counts = enable(program, load_all(), FakeKernel(code), zero=False)
     assert [(str(one.probe.name), one.probe.site.address) for one in sites if one.probe.site] == [
-        ("mine:vmlinux::first-step", 0x1000), ("mine:vmlinux::first-step", 0x2000),
-    ]  # fmt: skip
-    assert {one.probe.id for one in sites} == {sites[0].probe.id}
+        ("mine:vmlinux:first_step:first-step", 0x1000),
+        ("mine:vmlinux:second_step:first-step", 0x2000),
+    ]
+    assert len({one.probe.id for one in sites}) == 2
     assert [one.clauses for one in sites] == [(0, 1), (0, 1)] and set(counts) == {0, 1}
+
+
+def test_a_function_in_a_description_is_the_one_in_which_the_probe_fires() -> None:
+    code = [("first_step", 0x1000, ["90", "c3"]), ("second_step", 0x2000, ["90", "c3"])]
+    kernel, providers = FakeKernel(code), load_all()
+    for text in ("mine::second_step:first-step { }", "second*:first-step { }",
+                 "mine:::same, mine::sec*:first* { }"):  # fmt: skip
+        sites, _ = enable(checked(text), providers, FakeKernel([*code, ("same", 9, ["90", "c3"])]),
+                          zero=False)  # fmt: skip
+        names = [str(one.probe.name) for one in sites]
+        assert names[-1] == "mine:vmlinux:second_step:first-step", text
+        assert len(names) == 1 + text.count("same"), text
+    for text in ("mine::third:first-step { }", "mine:::first-step, mine::third:first-step { }"):
+        with pytest.raises(DError) as found:
+            enable(checked(text), providers, kernel, zero=False)
+        wanted = "probe description mine:vmlinux:third:first-step does not match any probes"
+        assert found.value.message == wanted and found.value.tag == "D_PDESC_ZERO"
+
+
+def test_a_misspelt_name_without_provider_gets_the_library_s_probe_as_hint() -> None:
+    kernel = FakeKernel([("same", 0x1000, ["90", "c3"])])
+    for text, hint in (("first-stepp { }", "did you mean mine:::first-step?"),
+                       ("zzz { }", "kinst::")):  # fmt: skip
+        with pytest.raises(DError) as found:
+            enable(checked(text), load_all(), kernel, zero=False,
+                   of_libraries=lambda: probe_names(LIBRARIES))  # fmt: skip
+        assert hint in found.value.hint, found.value
 
 
 def test_a_probe_that_the_kernel_refuses_is_left_out_of_a_glob() -> None:
     kernel = FakeKernel([("same", 0x1000, ["90", "c3"])])
     some = checked("mine::: { @ = count(); }")
     sites, _ = enable(some, load_all(), kernel, zero=False)
-    assert [str(one.probe.name) for one in sites] == ["mine:vmlinux::same"]
+    assert [str(one.probe.name) for one in sites] == ["mine:vmlinux:same:same"]
     for text, named in (("mine:::pl* { }", "plain"), ("mine:::plain { }", "plain")):
         with pytest.raises(DError) as found:
             enable(checked(text), load_all(), kernel, zero=False)
@@ -308,5 +336,5 @@ def test_a_declaration_s_clause_runs_only_at_its_own_places() -> None:
     assert [(one.probe.site.address, one.clauses) for one in sites if one.probe.site] == [
         (0x1000, (0, 2)), (0x2000, (1, 3)),
     ]  # fmt: skip
-    assert len({one.probe.id for one in sites}) == 1 and counts == dict.fromkeys(range(4), 1)
-    assert [one.epid for one in sites] == [1, 3]
+    assert [one.probe.name.function for one in sites] == ["step", "new_step"]
+    assert counts == dict.fromkeys(range(4), 1) and [one.epid for one in sites] == [1, 3]

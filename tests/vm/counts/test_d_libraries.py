@@ -163,13 +163,13 @@ provider files {
 };
 """)
     options = ("-L", str(tmp_path), "-q")
-    program = "files:::read { @[probeprov, probename, args[0]->fi_name, args[1]] = count(); }"
+    program = "files:::read { @[probeprov, probefunc, args[0]->fi_name, args[1]] = count(); }"
     command = "echo abcdefghijklmn > /tmp/letters; dd if=/tmp/letters bs=7 count=2 of=/dev/null"
     done = kinst(*options, "-n", program, "-c", command).good()
-    assert done.out.split() == ["files", "read", "letters", "7", "2"]
+    assert done.out.split() == ["files", "vfs_read", "letters", "7", "2"]
     listed = kinst("-L", str(tmp_path), "-l", "-P", "files").good()
-    assert re.findall(r"^ *\d+ +(\S+) +(\S+) +(\S+)$", listed.out, re.M) == [
-        ("files", "vmlinux", "read")
+    assert re.findall(r"^ *\d+ +(\S+) +(\S+) +(\S+) +(\S+)$", listed.out, re.M) == [
+        ("files", "vmlinux", "vfs_read", "read")
     ]
     refused = kinst(*options, "-n", "files:::nothing { }", "-c", "true")
     assert refused.status == 1 and "files are never nothing" in refused.err
@@ -177,9 +177,14 @@ provider files {
 
 def test_probes_of_a_library_are_listed() -> None:
     listed = kinst("-l", "-P", "sched").good().out
-    names = re.findall(r"^ *\d+ +sched +vmlinux +(\S+)$", listed, re.M)
-    assert {"on-cpu", "off-cpu", "sleep", "wakeup", "enqueue", "tick"} <= {*names}
-    assert len(names) == len({*names}) and "surrender" not in names
+    found = re.findall(r"^ *\d+ +sched +vmlinux +(\S+) +(\S+)$", listed, re.M)
+    functions: dict[str, set[str]] = {}
+    for function, name in found:
+        functions.setdefault(name, set()).add(function)
+    assert {"on-cpu", "off-cpu", "sleep", "wakeup", "enqueue", "tick"} <= functions.keys()
+    assert len(found) == len({*found}) and "surrender" not in functions
+    assert {"enqueue_task_fair", "enqueue_task_rt"} < functions["enqueue"]
+    assert functions["off-cpu"] == {"__schedule"}
     refused = kinst("-l", "-n", "sched:::surrender")
     assert refused.status == 1 and "there is no sched:vmlinux::surrender" in refused.err
 
