@@ -103,7 +103,7 @@ class LibraryProbes:
         clauses for each probe of a library that a description matches.
         """
         plain: list[tree.DescriptionNode] = []
-        clauses: dict[ProbeName, list[tree.ClauseNode]] = {}
+        clauses: dict[tuple[ProbeName, str], list[tree.ClauseNode]] = {}
         for one in clause.descriptions:
             found = list(self._matching(one))
             if not found or _names_own(one.pattern.provider):
@@ -112,7 +112,8 @@ class LibraryProbes:
             for declared in found:
                 alone = len(found) == 1 and one.pattern.name == declared.name.name
                 try:
-                    clauses.setdefault(declared.name, self._made(clause, one, declared, alone))
+                    key = declared.name, one.pattern.function
+                    clauses.setdefault(key, self._made(clause, one, declared, alone))
                 except DError as error:
                     failure = failure or error
             if failure and not (clauses or plain):
