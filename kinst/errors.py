@@ -3,6 +3,13 @@
 DError is an error in a D program, with its position there. TargetError is an error of the traced
 machine; GoneError says that the machine has ended by itself."""
 
-from kinst.core.errors import DError, GoneError, KinstError, ScratchUsedUpError, TargetError
+from kinst.core.errors import (
+    DError,
+    GoneError,
+    KinstError,
+    ScratchUsedUpError,
+    TargetError,
+    Translation,
+)
 
-__all__ = ["DError", "GoneError", "KinstError", "ScratchUsedUpError", "TargetError"]
+__all__ = ["DError", "GoneError", "KinstError", "ScratchUsedUpError", "TargetError", "Translation"]

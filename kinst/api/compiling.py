@@ -10,6 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from kinst.api.program import Program
+from kinst.core.errors import DError
 from kinst.core.registers import RegisterNames
 from kinst.isa import load_registers
 from kinst.providers import load_all
@@ -48,15 +49,27 @@ class Compiler:
         """Return the parsed and checked program of a request.
 
         Raises:
-            DError: the program is wrong; the error has the position in the text.
+            DError: the program is wrong; the error has the position in the text, and a translation
+                if the program is written for another tracer.
             KinstError: an option is wrong.
         """
-        files = self.files
-        compiled = compile_program(
-            request, self.registers, files.types, self._report.say, files.dialect
-        )
+        try:
+            program = self._compile(request)
+        except DError as error:
+            translate = import_module("kinst.session.translate")
+            error.translation = translate.translation_of(request, self._compile_and_look_up)
+            raise
         self._report.stage("compile D")
+        return program
+
+    def _compile(self, request: Request) -> Program:
+        files = self.files
+        say = self._report.say
+        compiled = compile_program(request, self.registers, files.types, say, files.dialect)
         return Program(request, compiled)
+
+    def _compile_and_look_up(self, request: Request) -> None:
+        self.check_functions(self._compile(request))
 
     def check_functions(self, program: Program) -> None:
         """Raise DError for the first probe description that names a function which the machine's

@@ -25,7 +25,7 @@ from kinst.cli.guard import UsageError, guarded, say, standard_files, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import CommandLine, help_text, parse
 from kinst.cli.reporting import user_report
-from kinst.errors import DError, KinstError
+from kinst.errors import DError, KinstError, Translation
 from kinst.version import __version__
 
 D_VERSION = "1.13"
@@ -43,12 +43,14 @@ def started_at() -> float:
     return time.monotonic() - age
 
 
-def complain(error: KinstError, tags: bool) -> None:
-    """Print an error in one line; for an error in a D program, also the source line with a caret.
+def complain(error: KinstError, tags: bool, words: Sequence[str] = ()) -> None:
+    """Print an error in one line; for an error in a D program, also the source line with a caret,
+    and the whole program in D if it is written for another tracer.
 
     Args:
         error: the error.
         tags: whether to print the tag of a D error, such as D_SYNTAX (-x errtags).
+        words: the words of the command line without the program's name.
     """
     if isinstance(error, DError):
         tag = f"[{error.tag}] " if tags else ""
@@ -56,8 +58,30 @@ def complain(error: KinstError, tags: bool) -> None:
         caret = error.caret()
         if caret:
             say(caret)
+        if error.translation is not None:
+            _show_translation(error.translation, words)
     else:
         say(f"kinst: {error}")
+
+
+def _show_translation(translation: Translation, words: Sequence[str]) -> None:
+    """Print the command line with its programs in D. A program of a file is printed alone.
+
+    Args:
+        words: the words of the command line without the program's name.
+    """
+    remains = translation.error
+    say(f"kinst: the line in D, with this to change: {remains}:" if remains
+        else "kinst: the whole line in D:")  # fmt: skip
+    shown = list(words)
+    for text, translated in translation.texts:
+        index = next((i for i, word in enumerate(shown) if text and word.endswith(text)), None)
+        if index is None:
+            say(translated)
+        else:
+            shown[index] = shown[index].removesuffix(text) + translated
+    if shown != list(words):
+        say(import_module("shlex").join(["kinst", *shown]))
 
 
 def _all(name: str) -> Any:
@@ -185,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _into_output(line, Interrupts())
 
     def wrong(error: KinstError) -> None:
-        complain(error, bool(requests) and _wants_tags(requests[0]))
+        complain(error, bool(requests) and _wants_tags(requests[0]), words)
 
     return guarded(work, "kinst", wrong)
 

@@ -52,18 +52,33 @@ class AbsentError(KinstError):
     this is no error."""
 
 
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """Translation into D of a program that is written for another tracer.
+
+    Attributes:
+        texts: each text of the program, with its translation.
+        error: why the translation does not compile yet; "" if it compiles.
+    """
+
+    texts: tuple[tuple[str, str], ...]
+    error: str = ""
+
+
 class DError(KinstError):
     """An error in a D program.
 
     Attributes:
         tag: the error tag that dtrace(1) prints with -xerrtags (D_SYNTAX, D_PROTO_LEN, ...).
         span: where in the program the error is.
+        translation: the whole program in D, if it is written for another tracer.
     """
 
     def __init__(self, message: str, span: Span, tag: str = "D_UNKNOWN", hint: str = "") -> None:
         super().__init__(message, hint)
         self.span = span
         self.tag = tag
+        self.translation: Translation | None = None
 
     def caret(self) -> str:
         """Return the source line, and below it a caret that points to the error; "" if the source

@@ -81,6 +81,7 @@ MEMBERS: Mapping[str, str] = MappingProxyType(
     }
 )  # fmt: skip
 
+_IN_D = "in D: "
 _TICKS = {"s": "s", "ms": "ms", "us": "us", "hz": "hz"}
 _PROBE_WORDS = frozenset({"kprobe", "k", "p", "kretprobe", "r"})
 _NAME = r"([\w.*?\[\]-]+)"
@@ -154,7 +155,19 @@ def probe_hint(pattern: ProbePattern) -> str:
     """Return a hint that says what to type in D instead of a probe description of another language;
     "" for any other description.
     """
-    written = str(pattern).strip(":")
+    return _hint(str(pattern).strip(":"))
+
+
+def description_in_d(written: str) -> str:
+    """Return the probe description of D for one of another language; "" if there is no single
+    one."""
+    if written.lower() in ("begin", "end"):
+        return written.upper()
+    meant = _hint(written)
+    return meant.removeprefix(_IN_D) if meant.startswith(_IN_D) else ""
+
+
+def _hint(written: str) -> str:
     for form, hint in _compiled():
         if match := form.fullmatch(written):
             return match.expand(hint) if isinstance(hint, str) else hint(match)
