@@ -147,6 +147,12 @@ class CodeMachine:
     signals: Signals | None = None
 
     @property
+    def callbacks(self) -> tuple[int, ...]:
+        """Addresses of the functions in kinst's own process that code on the host calls."""
+        user = () if self.user is None else (self.user.read, self.user.write)
+        return tuple(filter(None, (self.nofault_read, self.nofault_write, *user)))
+
+    @property
     def keeps_time(self) -> bool:
         """Whether code on a CPU of the traced kernel can read the time; always False on the
         host.

@@ -5,6 +5,7 @@ Tested by tests/codegen.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import lru_cache, partial
@@ -26,7 +27,7 @@ from kinst.codegen.hooks import (
     write_sampler,
     write_trap_hook,
 )
-from kinst.codegen.saved_code import ObjectCode, SavedCode
+from kinst.codegen.saved_code import ObjectCode, ObjectError, SavedCode
 from kinst.codegen.ssa import IrFunction, module_text
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
@@ -35,6 +36,7 @@ from kinst.core.records import ProgramLayout
 from kinst.core.words import PAGE
 from kinst.dlang import typed
 from kinst.dlang.walk import find
+from kinst.wire.memory import CodeMemory
 
 Entry = tuple[int, ...]  # indexes of the clauses that one entry function runs, in order
 
@@ -97,14 +99,13 @@ class HostCode:
         entries: native address of each entry function, a void(u64 site descriptor, u64 frame),
             where the CONTEXT_* words follow the frame.
         strings: the bytes of the strings area.
-        engine: LLVM's execution engine, which owns the code: the entry functions are valid while it
-            lives.
+        owner: what keeps the code mapped; the entry functions are valid while it lives.
         ir: LLVM assembly before optimisation, for --dump.
     """
 
     entries: dict[Entry, int]
     strings: bytes
-    engine: Any
+    owner: object
     ir: str
 
 
@@ -326,15 +327,26 @@ def compile_host(needed: ProgramEntries, machine: CodeMachine) -> HostCode:
     """Compile a program's entry functions for kinst's own process, which runs the clauses of BEGIN,
     END, timers and stop-planted probes.
 
-    If there are no entries, return empty code without calling LLVM: most programs have probes in
-    the target alone.  Raises KinstError if a clause asks for something that the host cannot do.
+    If there are no entries, return empty code: most programs have probes in the target alone.
+    Raises KinstError if a clause asks for something that the host cannot do.
     """
     if not needed.entries:
         return HostCode({}, needed.layout.strings[1], None, "")
-    llvm = _llvm()
-    llvm.initialize()
-    machine = replace(machine, triple=llvm.host_triple())
+    machine = replace(machine, triple=f"{os.uname().machine}-unknown-linux-gnu")
     ir, strings = _lower_entries(needed, machine)
-    engine = aside(partial(llvm.engine_of, ir, machine.triple, machine.features))
-    addresses = {entry: int(engine.get_function_address(_name(entry))) for entry in needed.entries}
-    return HostCode(addresses, strings, engine, ir)
+    # The addresses of callbacks differ from process to process, so nobody could use such code.
+    repeatable = not any(str(address) in ir for address in machine.callbacks)
+    saved = machine.saved_code if repeatable else None
+    names = {entry: _name(entry) for entry in needed.entries}
+    try:
+        compiled = _object_code(ir, machine.triple, machine.features, (), saved)
+    except ObjectError:
+        # TODO: on riscv64 hosts LLVM keeps big constants outside of the code.
+        engine = aside(partial(_llvm().engine_of, ir, machine.triple, machine.features))
+        addresses = {entry: int(engine.get_function_address(names[entry])) for entry in names}
+        return HostCode(addresses, strings, engine, ir)
+    code = CodeMemory(compiled.code)
+    return HostCode(
+        {entry: code.address + compiled.offsets[name] for entry, name in names.items()},
+        strings, code, ir,
+    )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite.binding.newpassmanagers import NewPassManager
 
-from kinst.codegen.saved_code import ObjectCode
+from kinst.codegen.saved_code import ObjectCode, ObjectError
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 
@@ -27,12 +27,6 @@ _IDLE = (
     b".eh_frame",
     b".riscv.attributes",
 )
-
-
-class ObjectError(Exception):
-    """Error: LLVM's object file has relocations or data besides code, so the code would not run
-    where kinst copies it. This is a defect of codegen.
-    """
 
 
 def read_object(data: bytes) -> ObjectCode:

@@ -37,6 +37,12 @@ _DIGEST = hashlib.sha256().digest_size
 _CALLER = "llvm_calls.py"
 
 
+class ObjectError(Exception):
+    """Error: LLVM's object file has relocations or data besides code, so the code would not run
+    where kinst copies it.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectCode:
     """Machine code of the functions of one ELF object.

@@ -52,6 +52,7 @@ from kinst.session.values import (
     StartedMachine,
     TracePlan,
 )
+from kinst.wire.memory import has_usual_address
 
 # Parts of the time that have passed when clauses are compiled, when the work of all sites is known,
 # and when their trampolines and patches are made.
@@ -206,7 +207,8 @@ def _compile_host(placed: PlacedProgram, places: Descriptors, machine: CodeMachi
         _entries((*parts.host, *(s.enabled for s in parts.stopped))), parts.error.clauses,
         placed.memory.native + places.error_host,
     )  # fmt: skip
-    return compile_host(entries, machine)
+    folder = cache_folder() / FOLDER if has_usual_address(placed.memory.native) else None
+    return compile_host(entries, replace(machine, saved_code=folder))
 
 
 def frame_rules(isa: Isa, system: System, enabled: Sequence[EnabledSite]) -> FrameRules:

@@ -5,7 +5,6 @@ Tested by tests/session/test_reused_scratch.py.
 
 from __future__ import annotations
 
-import mmap
 from contextlib import suppress
 
 from kinst.core.errors import KinstError, ScratchUsedUpError, TargetError
@@ -21,7 +20,7 @@ from kinst.session.values import (
     StartedMachine,
 )
 from kinst.wire import native
-from kinst.wire.memory import discard
+from kinst.wire.memory import discard, private_memory
 
 NAMES_ROOM = 2 << 20  # for the names of all functions of a kernel, and of offsets in them
 SPREAD = 2  # a batch may need this many times the scratch of another batch with as much code
@@ -214,7 +213,7 @@ class ScratchPool:
 def own_memory(compiled: Compiled, cpus: int) -> ScratchMemory:
     """Return scratch in this process's own memory, for clauses that run on the host."""
     size = compiled.sizes.scratch(cpus, compiled.trampolines)
-    view = memoryview(mmap.mmap(-1, size))
+    view = private_memory(size)
     return ScratchMemory(view, 0, native.address_of(view), size)
 
 

@@ -9,10 +9,11 @@ import contextlib
 import ctypes
 import mmap
 import os
+import weakref
 from pathlib import Path
 from typing import Self
 
-from kinst.core.errors import TargetError
+from kinst.core.errors import KinstError, TargetError
 from kinst.wire.native import address_of
 
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
@@ -20,6 +21,53 @@ _READ_AND_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _MADVISE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)(
     ("madvise", ctypes.CDLL(None))
 )
+_MUNMAP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)(
+    ("munmap", ctypes.CDLL(None))
+)
+# Where private_memory() maps memory if nothing is there. On 64-bit hosts, neither programs nor
+# libraries are loaded there.
+_USUAL = 0x6000_0000_0000
+_USUAL_SIZE = 1 << 40
+
+
+def private_memory(size: int) -> memoryview:
+    """Return zeroed memory of this process, which is unmapped after the last view of it is gone.
+
+    The first such memory of a process has the same address in each process, so that code that
+    contains the address can be used again (has_usual_address()). Raises OSError.
+    """
+    return _mapped_view(size, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, -1)
+
+
+def has_usual_address(address: int) -> bool:
+    """Return whether an address is in memory of private_memory() or SharedMemory that has the same
+    address in each process."""
+    return _USUAL <= address < _USUAL + _USUAL_SIZE
+
+
+class CodeMemory:
+    """Machine code that this process can run, mapped while the object exists.
+
+    The code comes from a file in memory. So no page is ever both writable and executable, and the
+    host's kernel makes the instruction cache coherent when it maps the file.
+
+    Attributes:
+        address: native address of the code's first byte.
+    """
+
+    def __init__(self, code: bytes) -> None:
+        """Map the code. Raises KinstError if the host allows no executable memory."""
+        try:
+            with AnonymousFile("kinst-code") as file:
+                file.write(code)
+                rights = mmap.PROT_READ | mmap.PROT_EXEC
+                self.address = _map(0, len(code), mmap.MAP_PRIVATE, file.fd, rights)
+        except OSError as error:
+            raise KinstError(
+                f"failed to map code for BEGIN, END and timers: {error.strerror}",
+                "the host must allow kinst to run code from files in memory",
+            ) from error
+        weakref.finalize(self, _unmap, self.address, len(code))
 
 
 def available_memory() -> int:
@@ -59,7 +107,7 @@ class SharedMemory:
         try:
             self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
             os.ftruncate(self.fd, size)
-            self.map = mmap.mmap(self.fd, size)
+            self.view = _mapped_view(size, mmap.MAP_SHARED, self.fd)
         except (OSError, ValueError) as error:
             if self.fd >= 0:
                 os.close(self.fd)
@@ -67,7 +115,6 @@ class SharedMemory:
                 f"not enough memory for {size >> 20} MB of {name}: {error}"
             ) from error
         self.size = size
-        self.view = memoryview(self.map)
 
     @property
     def path(self) -> str:
@@ -89,7 +136,8 @@ class SharedMemory:
 
     def clear(self, offset: int, size: int) -> None:
         """Zero a range of whole pages of the memory and free them (madvise(2), MADV_REMOVE)."""
-        self.map.madvise(mmap.MADV_REMOVE, offset, size)
+        if _MADVISE(address_of(self.view) + offset, size, mmap.MADV_REMOVE):
+            raise TargetError("failed to free memory of the guest")
 
     def close(self) -> None:
         """Close the descriptor. The mapping stays until the last view of the memory is gone."""
@@ -173,21 +221,35 @@ class DeviceMemory:
             self._open = False
 
 
-def _map(address: int, size: int, flags: int, fd: int) -> int:
-    """Map readable and writable memory with mmap(2), and return its address. Raises OSError.
+def _mapped_view(size: int, flags: int, fd: int) -> memoryview:
+    """Map memory at the usual address, or elsewhere if that is taken. It is unmapped after the last
+    view of it is gone. Raises OSError."""
+    address = _map(_USUAL, size, flags, fd)
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(memory, _unmap, address, size)
+    return memoryview(memory).cast("B")
+
+
+def _map(address: int, size: int, flags: int, fd: int, rights: int = _READ_AND_WRITE) -> int:
+    """Map memory with mmap(2), and return its address. Raises OSError.
 
     Args:
-        address: where to map; 0 for any address.
+        address: where to map, if the flags say so or nothing is there; 0 for any address.
+        rights: what the memory may be used for, PROT_*.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     kinds = (ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
     libc.mmap.argtypes = (ctypes.c_void_p, *kinds)
-    mapped = libc.mmap(address or None, size, _READ_AND_WRITE, flags, fd, 0)
+    mapped = libc.mmap(address or None, size, rights, flags, fd, 0)
     if mapped == ctypes.c_void_p(-1).value:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return int(mapped)
+
+
+def _unmap(address: int, size: int) -> None:
+    _MUNMAP(address, size)
 
 
 def discard(view: memoryview) -> None:
