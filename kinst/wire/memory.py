@@ -1,7 +1,7 @@
 """Memory that kinst shares with other processes or devices, and functions that free memory. Shared
 memory has no name in a file system, so the host's kernel frees it after its last use.
 
-Tested by tests/wire/test_child_process.py and tests/machines/live."""
+Tested by tests/wire/test_memory.py, tests/wire/test_child_process.py and tests/machines/live."""
 
 from __future__ import annotations
 

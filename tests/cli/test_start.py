@@ -47,3 +47,20 @@ def test_an_error_in_a_program_is_told_without_what_traces(program: str) -> None
 
 def test_a_name_that_no_kernel_has_is_told_without_reading_its_types(prepared: Prepared) -> None:
     assert not set(loaded("-n", "kinst::vfs_read:0 { trace(timestmp); }")) & set(HEAVY)
+
+
+def test_clauses_of_begin_run_again_without_llvm() -> None:
+    """The first process leaves the code in the cache."""
+    program = [
+        sys.executable,
+        "-c",
+        REPORT,
+        "-q",
+        "-n",
+        "BEGIN { x = 41; x++; trace(x); exit(0); }",
+    ]
+    for _ in range(2):
+        ran = subprocess.run(program, capture_output=True, text=True, check=True)
+        assert ran.stdout.split() == ["42"]
+    modules = set(ran.stderr.splitlines()[-1].split())
+    assert "numpy" in modules and "llvmlite" not in modules
