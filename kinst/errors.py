@@ -7,9 +7,9 @@ from kinst.core.errors import (
     DError,
     GoneError,
     KinstError,
+    ProgramInD,
     ScratchUsedUpError,
     TargetError,
-    Translation,
 )
 
-__all__ = ["DError", "GoneError", "KinstError", "ScratchUsedUpError", "TargetError", "Translation"]
+__all__ = ["DError", "GoneError", "KinstError", "ScratchUsedUpError", "TargetError", "ProgramInD"]

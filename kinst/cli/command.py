@@ -25,7 +25,7 @@ from kinst.cli.guard import UsageError, guarded, say, standard_files, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import CommandLine, help_text, parse
 from kinst.cli.reporting import user_report
-from kinst.errors import DError, KinstError, Translation
+from kinst.errors import DError, KinstError, ProgramInD
 from kinst.version import __version__
 
 D_VERSION = "1.13"
@@ -64,7 +64,7 @@ def complain(error: KinstError, tags: bool, words: Sequence[str] = ()) -> None:
         say(f"kinst: {error}")
 
 
-def _show_translation(translation: Translation, words: Sequence[str]) -> None:
+def _show_translation(translation: ProgramInD, words: Sequence[str]) -> None:
     """Print the command line with its programs in D. A program of a file is printed alone.
 
     Args:

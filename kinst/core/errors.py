@@ -53,8 +53,8 @@ class AbsentError(KinstError):
 
 
 @dataclass(frozen=True, slots=True)
-class Translation:
-    """Translation into D of a program that is written for another tracer.
+class ProgramInD:
+    """ProgramInD into D of a program that is written for another tracer.
 
     Attributes:
         texts: each text of the program, with its translation.
@@ -78,7 +78,7 @@ class DError(KinstError):
         super().__init__(message, hint)
         self.span = span
         self.tag = tag
-        self.translation: Translation | None = None
+        self.translation: ProgramInD | None = None
 
     def caret(self) -> str:
         """Return the source line, and below it a caret that points to the error; "" if the source

@@ -9,11 +9,11 @@ Tested by tests/isa/test_isa_contract.py.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
 from kinst.core.errors import KinstError
+from kinst.core.members import member_names
 
 if TYPE_CHECKING:
     from kinst.core.isa import Isa
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 def names() -> tuple[str, ...]:
     """Return the names of all instruction sets, sorted."""
-    members = (module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name for name in members if not name.startswith("_")))
+    return tuple(name for name in member_names(__path__) if not name.startswith("_"))
 
 
 def load(name: str) -> Isa:

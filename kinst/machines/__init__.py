@@ -9,11 +9,11 @@ Tested by tests/test_contracts.py.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from functools import cache
 from typing import TYPE_CHECKING
 
 from kinst.core.errors import KinstError
+from kinst.core.members import member_names
 
 if TYPE_CHECKING:
     from kinst.core.machine_kind import MachineKind
@@ -30,8 +30,7 @@ def kinds() -> tuple[MachineKind, ...]:
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all kinds of machines, sorted."""
-    modules = (info.name for info in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name for name in modules if hasattr(_module(name), "MACHINE")))
+    return tuple(name for name in member_names(__path__) if hasattr(_module(name), "MACHINE"))
 
 
 def _module(name: str) -> object:
@@ -40,7 +39,7 @@ def _module(name: str) -> object:
 
 def load(name: str) -> MachineKind:
     """Return the kind of machine called `name`.  Raises KinstError for an unknown name."""
-    if name not in (info.name for info in pkgutil.iter_modules(__path__)):
+    if name not in member_names(__path__):
         raise KinstError(f"no machine is called {name!r}", f"there are: {', '.join(names())}")
     kind: MachineKind = getattr(_module(name), "MACHINE")  # noqa: B009 - of a module found by name
     return kind

@@ -7,13 +7,13 @@ Tested by tests/providers/test_providers.py.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 
 from kinst.core.dtypes import DType
 from kinst.core.kernel import Found, Provider
+from kinst.core.members import member_names
 from kinst.core.probe import ProbeInterface, ProbePattern
 from kinst.core.types import TypeSource
 from kinst.providers.dtrace import BEGIN, END, ERROR
@@ -40,8 +40,8 @@ def load_all() -> Mapping[str, Provider]:
     """Import all providers, and return them by name. Each is the value PROVIDER of a module of this
     package."""
     providers: dict[str, Provider] = {}
-    for info in pkgutil.iter_modules(__path__):
-        provider: Provider = importlib.import_module(f"{__name__}.{info.name}").PROVIDER
+    for name in member_names(__path__):
+        provider: Provider = importlib.import_module(f"{__name__}.{name}").PROVIDER
         providers[provider.name] = provider
     return providers
 

@@ -9,7 +9,6 @@ Tested by tests/test_contracts.py."""
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import cache
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
+from kinst.core.members import member_names
 
 if TYPE_CHECKING:
     from kinst.consumer.schema import Schema
@@ -72,7 +72,7 @@ DEFAULT = "dtrace"
 @cache
 def formats() -> tuple[str, ...]:
     """Return the names of all output formats."""
-    return tuple(info.name for info in pkgutil.iter_modules(__path__))
+    return member_names(__path__)
 
 
 def renderer(name: str) -> RendererFactory:

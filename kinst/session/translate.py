@@ -1,4 +1,4 @@
-"""Translation of a request's programs that are written for another tracer.
+"""ProgramInD of a request's programs that are written for another tracer.
 
 Tested by tests/session/test_translate.py.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from kinst.core.errors import DError, Translation
+from kinst.core.errors import DError, ProgramInD
 from kinst.dlang.vocabulary.translation import translate
 from kinst.session.request import Request
 
 
-def translation_of(request: Request, compile_: Callable[[Request], object]) -> Translation | None:
+def translation_of(request: Request, compile_: Callable[[Request], object]) -> ProgramInD | None:
     """Return the translation into D of a request's programs that do not compile; None if they have
     no word of another tracer that kinst can translate.
 
@@ -27,5 +27,5 @@ def translation_of(request: Request, compile_: Callable[[Request], object]) -> T
     try:
         compile_(replace(request, programs=programs))
     except DError as error:
-        return Translation(texts, str(error))
-    return Translation(texts)
+        return ProgramInD(texts, str(error))
+    return ProgramInD(texts)

@@ -10,12 +10,12 @@ Tested by tests/test_contracts.py.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from kinst.core.dialect import Dialect
+from kinst.core.members import members
 
 if TYPE_CHECKING:
     from kinst.core.boot import Boot
@@ -126,7 +126,7 @@ class SystemKind(Protocol):
 
 def _kinds() -> Iterator[SystemKind]:
     """Import the systems one by one and yield each, systems with a folder of their own first."""
-    found = sorted(pkgutil.iter_modules(__path__), key=lambda info: (not info.ispkg, info.name))
+    found = sorted(members(__path__), key=lambda info: (not info.ispkg, info.name))
     for info in found:
         kind: SystemKind = importlib.import_module(f"{__name__}.{info.name}").SYSTEM
         yield kind

@@ -21,20 +21,18 @@ Tested by tests/codegen/subroutines/test_subroutines.py.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Mapping
 from functools import cache
 
 from kinst.codegen.subroutines.arguments import SubroutineCode
+from kinst.core.members import member_names
 from kinst.dlang.vocabulary.subroutines import Prototype
 
 
 @cache
 def load_all() -> Mapping[str, SubroutineCode]:
     """Return the generator of every subroutine, by the subroutine's name in D."""
-    modules = [
-        importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)
-    ]
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in member_names(__path__)]
     values = [value for module in modules for value in vars(module).values()]
     return {one.prototype.name: one for one in values if isinstance(one, SubroutineCode)}
 

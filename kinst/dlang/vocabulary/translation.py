@@ -77,7 +77,7 @@ _TAKES_USER_STRING = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class ForeignToken:
     """A word, number, string, sign or stretch of white space of a program."""
 
     kind: str
@@ -108,22 +108,22 @@ def translate(text: str) -> str:
     or clauses cannot be told apart.
     """
     defined = _probe_definition(text.strip())
-    return defined or _Program(text).in_d() or text
+    return defined or _ForeignProgram(text).in_d() or text
 
 
-def _tokens(text: str) -> list[Token]:
-    return [Token(str(m.lastgroup), m.group()) for m in _TOKEN.finditer(text)]
+def _tokens(text: str) -> list[ForeignToken]:
+    return [ForeignToken(str(m.lastgroup), m.group()) for m in _TOKEN.finditer(text)]
 
 
-def _joined(tokens: Iterable[Token]) -> str:
+def _joined(tokens: Iterable[ForeignToken]) -> str:
     return "".join(token.text for token in tokens)
 
 
-def _plain(tokens: Sequence[Token]) -> str:
+def _plain(tokens: Sequence[ForeignToken]) -> str:
     return "".join(token.text for token in tokens if token.kind != "space")
 
 
-def _group_end(tokens: Sequence[Token], start: int) -> int:
+def _group_end(tokens: Sequence[ForeignToken], start: int) -> int:
     """Return the index of the bracket that closes the bracket at `start`; -1 if none does."""
     expected: list[str] = []
     for index in range(start, len(tokens)):
@@ -137,20 +137,20 @@ def _group_end(tokens: Sequence[Token], start: int) -> int:
     return -1
 
 
-def _after_space(tokens: Sequence[Token], start: int) -> int:
+def _after_space(tokens: Sequence[ForeignToken], start: int) -> int:
     """Return the index of the first token from `start` on that is not white space."""
     while start < len(tokens) and tokens[start].kind == "space":
         start += 1
     return start
 
 
-def _text_at(tokens: Sequence[Token], index: int) -> str:
+def _text_at(tokens: Sequence[ForeignToken], index: int) -> str:
     return tokens[index].text if 0 <= index < len(tokens) else ""
 
 
-def _arguments(tokens: Sequence[Token]) -> list[Sequence[Token]]:
+def _arguments(tokens: Sequence[ForeignToken]) -> list[Sequence[ForeignToken]]:
     """Divide the tokens between a call's parentheses at the commas."""
-    parts: list[list[Token]] = [[]]
+    parts: list[list[ForeignToken]] = [[]]
     depth = 0
     for token in tokens:
         depth += (token.text in _OPEN) - (token.text in _OPEN.values())
@@ -168,7 +168,7 @@ class _Maps:
     it, or if it is only incremented and printed.
     """
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    def __init__(self, tokens: Sequence[ForeignToken]) -> None:
         aggregated: set[str] = set()
         valued: set[str] = set()
         # Keys with which a map is used, by its name; "" for a use without a key.
@@ -208,7 +208,7 @@ class _Maps:
         return f"{word}[{key}]" if key else word
 
 
-def _key(tokens: Sequence[Token], index: int) -> tuple[Sequence[Token] | None, int]:
+def _key(tokens: Sequence[ForeignToken], index: int) -> tuple[Sequence[ForeignToken] | None, int]:
     """Return the tokens of a map's key (None without a key), and the index of the token after the
     key.
 
@@ -221,7 +221,7 @@ def _key(tokens: Sequence[Token], index: int) -> tuple[Sequence[Token] | None, i
     return tokens[after + 1 : end], _after_space(tokens, end + 1)
 
 
-class _Program:
+class _ForeignProgram:
     """A program of bpftrace."""
 
     def __init__(self, text: str) -> None:
@@ -267,7 +267,7 @@ class _Program:
         words = [one.strip() for one in text.split(",")]
         return ClauseProbes(tuple(description_in_d(one) or one for one in words))
 
-    def _translated(self, tokens: Sequence[Token], probes: ClauseProbes) -> str:
+    def _translated(self, tokens: Sequence[ForeignToken], probes: ClauseProbes) -> str:
         """Return the text in D of a part of a clause."""
         return _ClausePart(self._maps, probes).translated(tokens)
 
@@ -279,7 +279,7 @@ class _ClausePart:
         self._maps = maps
         self._probes = probes
 
-    def translated(self, tokens: Sequence[Token]) -> str:
+    def translated(self, tokens: Sequence[ForeignToken]) -> str:
         """Return the text in D for these tokens."""
         parts, index = [], 0
         while index < len(tokens):
@@ -287,7 +287,7 @@ class _ClausePart:
             parts.append(text)
         return "".join(parts)
 
-    def _next(self, tokens: Sequence[Token], index: int) -> tuple[str, int]:
+    def _next(self, tokens: Sequence[ForeignToken], index: int) -> tuple[str, int]:
         """Translate the tokens at `index`, and return their text in D and the index after them."""
         token = tokens[index]
         after = _after_space(tokens, index + 1)
@@ -308,7 +308,7 @@ class _ClausePart:
             return (text, end + 1) if text else (token.text, index + 1)
         return self._value(token.text), index + 1
 
-    def _map(self, tokens: Sequence[Token], index: int) -> tuple[str, int]:
+    def _map(self, tokens: Sequence[ForeignToken], index: int) -> tuple[str, int]:
         name = tokens[index].text
         key, after = _key(tokens, index)
         inside = "" if key is None else self.translated(key)
@@ -348,7 +348,7 @@ class _ClausePart:
             return "" if number is None else f"arg{number}"
         return f"locals->{name}" if self._probes.all_match("fbt:.*:entry") else ""
 
-    def _call(self, name: str, arguments: Sequence[Sequence[Token]]) -> str:
+    def _call(self, name: str, arguments: Sequence[Sequence[ForeignToken]]) -> str:
         """Return the text in D of a call; "" if the function has the same name in D, or no
         counterpart."""
         first = _plain(arguments[0]) if arguments else ""
@@ -380,7 +380,7 @@ class _ClausePart:
         inside = ", ".join(self.translated(one).strip() for one in arguments)
         return form % inside if "%s" in form else form
 
-    def _call_print(self, arguments: Sequence[Sequence[Token]]) -> str:
+    def _call_print(self, arguments: Sequence[Sequence[ForeignToken]]) -> str:
         name = _plain(arguments[0]) if arguments else ""
         if name in self._maps.aggregations:
             shown = f"printa({name})"
@@ -388,7 +388,7 @@ class _ClausePart:
         is_variable = bool(arguments) and arguments[0][0].kind in ("map", "scratch")
         return f"trace({self.translated(arguments[0])})" if is_variable else ""
 
-    def _element(self, arguments: Sequence[Sequence[Token]]) -> str:
+    def _element(self, arguments: Sequence[Sequence[ForeignToken]]) -> str:
         """Return D's variable for the element of a map that a call names, as MAP[KEY] or as MAP,
         KEY; "" if the map is an aggregation."""
         first = arguments[0] if arguments else ()
@@ -400,7 +400,7 @@ class _ClausePart:
             return self._maps.variable(name, key)
         return self.translated(first).strip()
 
-    def _call_str(self, arguments: Sequence[Sequence[Token]]) -> str:
+    def _call_str(self, arguments: Sequence[Sequence[ForeignToken]]) -> str:
         inside = self.translated(arguments[0]).strip() if arguments else ""
         if re.fullmatch(r"\$[0-9]+", inside):
             return f"${inside}"

@@ -9,13 +9,13 @@ Tested by tests/systems/linux/test_system.py and tests/vm.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
 from kinst.core.boot import Boot
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
+from kinst.core.members import member_names
 from kinst.core.system import PerCpu, VirtualLayout
 from kinst.systems.linux.ptregs import SavedRegisters
 
@@ -214,8 +214,8 @@ def facts_of(isa: str) -> IsaFacts:
     """Return the facts about Linux on the ISA with this name (Isa.name). Raises KinstError if there
     are none."""
     folder = importlib.import_module("kinst.systems.linux")
-    names = {info.name for info in pkgutil.iter_modules(folder.__path__)}
-    module = importlib.import_module(f"kinst.systems.linux.{isa}") if isa in names else None
+    known = isa in member_names(folder.__path__)
+    module = importlib.import_module(f"kinst.systems.linux.{isa}") if known else None
     facts: IsaFacts | None = getattr(module, "LINUX", None)
     if facts is None:
         raise KinstError(f"kinst does not know Linux on {isa}")
