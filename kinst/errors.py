@@ -12,4 +12,4 @@ from kinst.core.errors import (
     TargetError,
 )
 
-__all__ = ["DError", "GoneError", "KinstError", "ScratchUsedUpError", "TargetError", "ProgramInD"]
+__all__ = ["DError", "GoneError", "KinstError", "ProgramInD", "ScratchUsedUpError", "TargetError"]

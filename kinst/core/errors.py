@@ -54,7 +54,7 @@ class AbsentError(KinstError):
 
 @dataclass(frozen=True, slots=True)
 class ProgramInD:
-    """ProgramInD into D of a program that is written for another tracer.
+    """Translation into D of a program that is written for another tracer.
 
     Attributes:
         texts: each text of the program, with its translation.

@@ -1,4 +1,4 @@
-"""ProgramInD of a request's programs that are written for another tracer.
+"""Translation of a request's programs that are written for another tracer.
 
 Tested by tests/session/test_translate.py.
 """
