@@ -19,7 +19,7 @@ def test_the_line_that_follows_the_error_runs() -> None:
     words = shlex.split(refused.err.splitlines()[-1])
     assert words[0] == "kinst" and words[-2:] == ["-c", "wc -c /etc/passwd"]
     ran = kinst(*words[1:])
-    size = re.search(r"^([0-9]+) /etc/passwd$", ran.out, re.M)  # by wc itself
+    size = re.search(r"^([0-9]+) /etc/passwd$", ran.guest, re.M)  # by wc itself
     total = re.search(r"^\s+wc\s+([0-9]+)$", ran.out, re.M)
     assert size is not None and total is not None and ran.status == 0
     assert total[1] == size[1]
