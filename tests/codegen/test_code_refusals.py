@@ -127,4 +127,4 @@ def test_without_probes_there_is_no_code() -> None:
     run = made(HostRig, 'trace("text");')
     assert isinstance(run, HostRig)
     code = compile_host(ProgramEntries(run.program, run.layout, [], (), BASE), run.machine)
-    assert (code.entries, code.strings, code.engine) == ({}, b"text\0", None)
+    assert (code.entries, code.strings, code.owner) == ({}, b"text\0", None)
