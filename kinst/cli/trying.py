@@ -185,7 +185,14 @@ class _SweepRun:
     def baseline(self) -> Baseline:
         """Run the command without a failure or a delay, and return what happened. The tries are
         compared with this."""
-        return self._workers[0].baseline(self._asked.limit)
+        base = self._workers[0].baseline(self._asked.limit)
+        if base.status:
+            output = "".join(f"\n    > {line}" for line in base.run.tries[-1].output)
+            say(
+                f"kinst: `{self._asked.request.command}` fails, though nothing is made to fail:"
+                f" its status is {base.status}{output}"
+            )
+        return base
 
     def all(
         self,

@@ -421,3 +421,17 @@ def test_some_registers_cannot_be_assigned(isa: str) -> None:
     assert "goto" in refused(isa, f"kinst::leaf:0 {{ regs[{pc}] = 1; }}")
     flags = {"amd64": "R_RFL", "arm64": "R_PSTATE", "riscv64": "R_SSTATUS"}[isa]
     assert "as they are" in refused(isa, f"kinst::leaf:0 {{ regs[{flags}] = 1; }}")
+    others = {
+        "amd64": {"R_DS": "segments", "R_GSBASE": "segments"},
+        "arm64": {},
+        "riscv64": {"R_GP": "data", "R_TP": "current thread"},
+    }[isa]
+    for register, reason in others.items():
+        assert reason in refused(isa, f"kinst::leaf:0 {{ regs[{register}] = 1; }}")
+
+
+def test_where_no_instruction_is_nothing_is_changed(isa: str) -> None:
+    register = {"amd64": "R_RAX", "arm64": "R_X9", "riscv64": "R_T0"}[isa]
+    for probe in ("BEGIN", "END", "tick-1s", "ERROR"):
+        for action in ("return(1)", "skip()", "goto(4)", f"regs[{register}] = 1"):
+            assert "no function" in refused(isa, f"{probe} {{ {action}; }}"), (probe, action)

@@ -44,20 +44,23 @@ class Types:
         return None if self.result is None else FunctionType(self.result, ())
 
 
-def refusal(action: typed.Action, result: DType | None = INT, **machine: Any) -> str:
+def refusal(
+    action: typed.Action, result: DType | None = INT, rerun_prefix: bytes = b"", **machine: Any
+) -> str:
     clause = typed.Clause(0, (), (), None, (action,), SPAN)
     program = typed.TypedProgram((clause,))
     compiled = SimpleNamespace(program=program, types=Types(result))
     isa = load("amd64")
     facts = SimpleNamespace(only_counts=machine.pop("only_counts", False))
     stopped = SimpleNamespace(
-        isa=isa, kernel=SimpleNamespace(isa=isa), system=None, facts=facts,
+        isa=isa, kernel=SimpleNamespace(isa=isa, instructions=lambda _: ()), system=None,
+        facts=facts,
         never_stands=machine.pop("never_stands", False),
     )  # fmt: skip
     asked = SimpleNamespace(compiled=compiled, enabled=(ENABLED,))
     rules = refusals_of(cast(Any, asked), cast(Any, stopped))
     assert rules is not None
-    return rules(cast(Any, ENABLED), SITE, b"")
+    return rules(cast(Any, ENABLED), SITE, rerun_prefix)
 
 
 def returning(value: int) -> typed.Action:
@@ -94,6 +97,22 @@ def test_some_machines_are_not_perturbed(action: typed.Action) -> None:
         refusal(action, never_stands=True)
     with pytest.raises(KinstError, match=IN_PROGRAM):
         refusal(action, only_counts=True)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        returning(0), typed.SkipAction(SPAN), typed.GotoAction(SPAN, 4),
+        typed.SetRegisterAction(SPAN, 0, typed.IntConst(UINT64, SPAN, 0)),
+    ],
+)  # fmt: skip
+def test_a_load_exclusive_that_runs_again_is_not_perturbed(action: typed.Action) -> None:
+    assert "load-exclusive" in refusal(action, rerun_prefix=b"\x20\x7c\x5f\xc8")
+
+
+def test_the_last_instruction_of_a_function_is_not_skipped() -> None:
+    """Nothing of the function is after it, where control could go on."""
+    assert "instruction of the same function after it" in refusal(typed.SkipAction(SPAN))
 
 
 def test_exits_lead_into_the_function_or_back() -> None:

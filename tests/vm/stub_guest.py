@@ -15,14 +15,16 @@ from kinst.kernels.fetch import Prepared
 from kinst.systems.linux.guest.initramfs import build
 from tests import second_boot
 
-# The guest's init: after each sleep it makes 10 reads and reports them on the console.
+# The commands of a round, by default: 10 reads.
+READS = "reads 10 >/dev/null"
+# The guest's init: after each sleep it runs some commands and reports them on the console.
 INIT = """#!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 n=0
 while true; do
-    reads 10 >/dev/null
+    COMMANDS
     n=$((n + 1))
     echo "round $n" >/dev/CONSOLE
     sleep 0.2
@@ -76,16 +78,17 @@ def free_port() -> int:
 
 @contextmanager
 def stub_guest(
-    isa: str, prepared: Prepared, reads: Path, folder: Path, listen: str
+    isa: str, prepared: Prepared, reads: Path, folder: Path, listen: str, commands: str = READS
 ) -> Iterator[Stub]:
     """Run a guest of the ISA while the context lasts.
 
     Args:
         listen: unix or tcp.
+        commands: the shell commands of a round, with CONSOLE for the console's device.
     """
     machine = MACHINES[isa]
     init = folder / "init"
-    init.write_text(INIT.replace("CONSOLE", machine.console))
+    init.write_text(INIT.replace("COMMANDS", commands).replace("CONSOLE", machine.console))
     init.chmod(0o755)
     # kinst's own /init is there too, but rdinit= selects ours.
     initrd = folder / "initrd"

@@ -8,15 +8,12 @@ import re
 
 import pytest
 
-from tests.vm.command import Result, Row, kinst
+from tests.vm.command import Result, kinst
 from tests.vm.isa_guest import Guest
+from tests.vm.perturb.perturbed_functions import COUNT, RESULT, setting_of_result
 
 pytestmark = pytest.mark.vm
 
-COUNT = {"amd64": "R_RDX", "arm64": "R_X2", "riscv64": "R_A2"}  # third argument
-RESULT = {"amd64": "R_RAX", "arm64": "R_X0", "riscv64": "R_A0"}
-# What sets the result of read_null() to 0.
-NONE = re.compile(r"xor eax, eax|mov [xw]0, (#0|[xw]zr)|(c\.)?li a0, 0x?0?")
 COMPLAINTS = r"dmesg | grep -E 'BUG|Oops|WARNING|Unable to handle' >&2; true"
 
 
@@ -46,11 +43,6 @@ def test_a_written_argument_is_what_the_function_gets(guest: Guest, way: str) ->
     command = "dd if=/dev/zero of=/dev/null bs=100 count=5"
     done = run(guest, program, command, "-x", f"plant={way}")
     assert "0+5 records in" in done.guest, done
-
-
-def setting_of_result(guest: Guest) -> Row:
-    rows = guest.rows(["read_null"])["read_null"]
-    return next(row for row in rows if NONE.fullmatch(row.text))
 
 
 @pytest.mark.parametrize("action", ["skip()", "goto({after})"])
@@ -102,6 +94,7 @@ def test_the_kernel_panics(guest: Guest) -> None:
 def test_refusals_name_the_reason() -> None:
     for program, reason in (
         ("fbt::kfree:entry { return(1); }", "kfree returns void"),
+        ("kinst::fdget_pos:entry { return(1); }", "inlined copy of fdget_pos"),
         ("kinst::vfs_read:0 { regs[R_RSP] = 1; }", "stack pointer"),
         ("fbt::vfs_read:entry { goto(1 << 20); }", "no instruction of vfs_read begins there"),
     ):

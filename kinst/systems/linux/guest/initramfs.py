@@ -22,7 +22,7 @@ BESIDE = "/.kinst/init"
 
 _INIT = Path(__file__).with_name("guest_init.sh")
 
-_DIRECTORIES = ("bin", "dev", "etc", "lib/kinst", "proc", "root", "run", "sys", "tmp", "var")
+_DIRECTORIES = ("bin", "dev", "etc", "lib/kinst", "mnt", "proc", "root", "run", "sys", "tmp", "var")
 
 # Devices for programs that run before init mounts devtmpfs over /dev, and for kernels without
 # devtmpfs.  Numbers: Documentation/admin-guide/devices.txt.

@@ -1,0 +1,204 @@
+"""Each action, compared with gdb. In a guest with the same kernel, gdb makes the same change at the
+same instruction, by hand at the GDB stub. What the programs in the two guests print must be equal.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.vm.command import SECONDS, guest_script
+from tests.vm.isa_guest import Guest
+from tests.vm.perturb.perturbed_functions import COUNT, RESULT, setting_of_result
+from tests.vm.stub_guest import stub_guest
+
+pytestmark = pytest.mark.vm
+
+FIRST = {"amd64": "rdi", "arm64": "x0", "riscv64": "a0"}  # first argument
+# A read(2) of so many bytes meets the action; the last of a round meets none.
+NAMES = {
+    100: "register", 101: "return", 102: "store", 103: "copyout", 104: "raise", 105: "stop",
+    106: "skip", 107: "goto", 109: "last",
+}  # fmt: skip
+# Actions that kinst refuses at a probe that stops the machine.
+ONLY_PLANTED = ("copyout", "raise", "stop")
+ROUND = """\
+try() {
+    dd if=$2 of=/dev/null bs=$1 count=3 2>/tmp/said
+    echo "@$1 $? $(grep -v copied /tmp/said | tr '\\n' ' ') $3$([ -z "$3" ] || cat $3)"
+}
+try 100 /dev/zero
+try 101 /dev/zero
+try 102 /dev/zero /proc/sys/kernel/panic
+try 103 /dev/zero /proc/sys/kernel/randomize_va_space
+try 104 /dev/zero
+dd if=/dev/zero of=/dev/null bs=105 count=3 2>/dev/null &
+child=$!
+until grep -q 'State:.[TZ]' /proc/$child/status; do sleep 0.1; done
+echo "@105 $(grep State /proc/$child/status)"
+kill -9 $child
+wait $child
+try 106 /dev/null
+try 107 /dev/null
+try 109 /dev/zero
+"""
+GDB = """\
+set confirm off
+set pagination off
+set width 0
+set remotetimeout 120
+target remote {stub}
+set $whole = 0
+{breaks}
+break *vfs_read if ${count} == 109
+commands
+silent
+if $whole
+detach
+quit
+end
+set $whole = 1
+shell stat -c 'the round begins after %s' {console}
+continue
+end
+continue
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The instruction of read_null() that sets its result.
+
+    Attributes:
+        offset: its offset.
+        after: offset of the next instruction.
+    """
+
+    offset: int
+    after: int
+
+
+def by_hand(isa: str, place: Place) -> dict[str, tuple[str, list[str]]]:
+    """Return, for each action, the location and gdb's commands that do what the action does."""
+    count, first, result = COUNT[isa][2:].lower(), FIRST[isa], RESULT[isa][2:].lower()
+    entry, setting = "*vfs_read", f"*((char *)&read_null + {place.offset})"
+    # force_sig() returns to the caller of vfs_read(), which the signal reaches before its program.
+    signal = f"set ${first} = {{}}", "set $pc = (long)&force_sig"
+    after = f"(long)&read_null + {place.after}"
+    return {
+        "register": (entry, [f"set ${count} = 1"]),
+        "return": (entry, ["return (long)-5"]),
+        "store": (entry, ["set var panic_timeout = 77"]),
+        "copyout": (entry, ["set var randomize_va_space = panic_timeout"]),
+        "raise": (entry, [signal[0].format(9), signal[1]]),
+        "stop": (entry, [signal[0].format(19), signal[1]]),
+        "skip": (setting, [f"set ${result} = 5", f"set $pc = {after}"]),
+        "goto": (setting, [f"set ${result} = 6", f"set $pc = {after}"]),
+    }
+
+
+def by_kinst(isa: str, place: Place) -> dict[str, str]:
+    """Return the clause of each action."""
+    count, result = COUNT[isa], RESULT[isa]
+    actions = {
+        "register": f"regs[{count}] = 1",
+        "return": "return(-5)",
+        "store": "`panic_timeout = 77",
+        "copyout": "copyout(&`panic_timeout, (uintptr_t)&`randomize_va_space, 4)",
+        "raise": "raise(9)",
+        "stop": "stop()",
+        "skip": f"regs[{result}] = 5; skip()",
+        "goto": f"regs[{result}] = 6; goto({place.after})",
+    }
+    bytes_of = {name: size for size, name in NAMES.items()}
+    clauses = {}
+    for name, action in actions.items():
+        probe = (
+            f"kinst::read_null:{place.offset}"
+            if name in ("skip", "goto")
+            else "fbt::vfs_read:entry"
+        )
+        clauses[name] = f"{probe} /regs[{count}] == {bytes_of[name]}/ {{ {action}; }}"
+    return clauses
+
+
+def printed(text: str) -> dict[str, str]:
+    """Return what the programs of a round print, by action."""
+    lines = [line[1:].split(maxsplit=1) for line in text.splitlines() if line.startswith("@")]
+    return {NAMES[int(size)]: " ".join(told.split()) for size, told in lines}
+
+
+@dataclass(frozen=True)
+class Authority:
+    """What the programs print.
+
+    Attributes:
+        untraced: in a guest in which nothing is changed.
+        by_hand: in a guest that gdb changes.
+    """
+
+    untraced: dict[str, str]
+    by_hand: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def place(guest: Guest) -> Place:
+    row = setting_of_result(guest)
+    return Place(row.offset, row.after)
+
+
+@pytest.fixture(scope="module")
+def authority(guest: Guest, place: Place, tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    folder = tmp_path_factory.mktemp("by-hand")
+    count = COUNT[guest.isa][2:].lower()
+    bytes_of = {name: size for size, name in NAMES.items()}
+    breaks = "\n".join(
+        "\n".join([f"break {at} if ${count} == {bytes_of[name]}", "commands", "silent",
+                   *commands, "continue", "end"])
+        for name, (at, commands) in by_hand(guest.isa, place).items()
+    )  # fmt: skip
+    commands = f"{{\n{ROUND}}} >/dev/CONSOLE"
+    with stub_guest(guest.isa, guest.kernel, guest.reads(), folder, "unix", commands) as stub:
+        (untraced, *_) = stub.console.read_text(errors="replace").split("\nround 1")
+        script = folder / "by_hand.gdb"
+        script.write_text(
+            GDB.format(stub=stub.address, breaks=breaks, count=count, console=stub.console)
+        )
+        told = subprocess.run(
+            ["gdb-multiarch", "-nx", "-batch", "-x", str(script), str(guest.kernel.debug)],
+            capture_output=True, text=True, timeout=SECONDS,
+        )  # fmt: skip
+        _, found, size = told.stdout.rpartition("the round begins after ")
+        assert found, told
+        assert stub.goes_on(), told
+        text = stub.console.read_bytes()[int(size.split()[0]) :].decode(errors="replace")
+        perturbed = text.partition("\nround ")[2].partition("\nround ")[0]
+    return Authority(printed(untraced), printed(perturbed))
+
+
+def test_each_change_by_hand_shows(authority: Authority) -> None:
+    """gdb's changes are seen by the programs: otherwise the test below would show nothing."""
+    assert list(authority.untraced) == list(authority.by_hand) == list(NAMES.values())
+    for name, told in authority.by_hand.items():
+        assert (told == authority.untraced[name]) == (name == "last"), (name, told)
+
+
+@pytest.mark.parametrize("way", ["auto", "trap", "stop"])
+def test_actions_do_what_gdb_does_by_hand(
+    guest: Guest, place: Place, authority: Authority, way: str, tmp_path: Path
+) -> None:
+    script = guest_script(tmp_path, "perturbed", ROUND)
+    clauses = by_kinst(guest.isa, place)
+    left_out = ONLY_PLANTED if way == "stop" else ()
+    program = "\n".join(text for name, text in clauses.items() if name not in left_out)
+    done = guest.trace(
+        "-q", "-w", "-x", f"plant={way}", "-n", program, "-c", "perturbed", copy=[script]
+    )
+    expected = {
+        name: authority.untraced[name] if name in left_out else told
+        for name, told in authority.by_hand.items()
+    }
+    assert printed(done.guest) == expected, done
