@@ -25,6 +25,7 @@ class Fault:
     """What happens in a try.
 
     Attributes:
+        output: the command's output.
         log: the kernel's log.
         grown: objects that stay.
         gone: how the guest ends: "panic" or "hang"; "" if it does not.
@@ -36,6 +37,7 @@ class Fault:
 
     status: int = 1
     second: int = 0
+    output: str = ""
     log: str = ""
     grown: Mapping[str, int] = field(default_factory=dict)
     gone: str = ""
@@ -159,9 +161,8 @@ def record(*numbers: int, stack: int) -> Record:
 
 
 def lines(number: int, fault: Fault) -> bytes:
-    failing = number != LISTING
-    status = fault.status if failing else 0
-    text = f"@status {status} {fault.second if failing else 0}\n"
+    text = f"@status {fault.status} {fault.second}\n"
     text += "".join(f"@grown {name} {count}\n" for name, count in fault.grown.items())
+    text += "".join(f"@out {line}\n" for line in fault.output.splitlines())
     text += "".join(f"@log {line}\n" for line in fault.log.splitlines())
     return f"{text}@end {number}\n".encode()

@@ -14,6 +14,7 @@ from kinst import api
 from kinst.cli import command
 from kinst.cli.commands.inject import numbers
 from kinst.core.dtypes import VOID, FunctionType, PointerType
+from kinst.trials.programs import LISTING
 from tests.trials.pretended_guest import NULL, Fault, PretendedMachine, PretendedMachines
 
 WORDS = ["inject", "kmalloc return NULL", "--in", "m:f", "-c", "cmd"]
@@ -109,6 +110,16 @@ def test_the_summary(machines: PretendedMachines, capsys: pytest.CaptureFixture[
     assert "    kinst inject 'kmalloc return NULL' --in m:f -c cmd -v --only 3" in rest
     assert "LEAK  call 1, f+0x8, the same again" in rest
     assert "    not freed in each of 4 repeats: 1 of kmalloc-64" in rest
+
+
+def test_a_command_that_fails_by_itself(
+    machines: PretendedMachines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = "mount: mounting /dev/loop0 on /mnt failed"
+    machines.faults = {LISTING: Fault(status=1, second=1, output=output)}
+    command.main([*WORDS, "--only", "5"])
+    told = "kinst: `cmd` fails, though nothing is made to fail: its status is 1\n    > mount: "
+    assert told in capsys.readouterr().err
 
 
 def test_files(
