@@ -37,8 +37,8 @@ try 103 /dev/zero /proc/sys/kernel/randomize_va_space
 try 104 /dev/zero
 dd if=/dev/zero of=/dev/null bs=105 count=3 2>/dev/null &
 child=$!
-until grep -q 'State:.[TZ]' /proc/$child/status; do sleep 0.1; done
-echo "@105 $(grep State /proc/$child/status)"
+while [ -e /proc/$child ] && ! grep -q 'State:.T' /proc/$child/status; do sleep 0.1; done
+echo "@105 $(grep State /proc/$child/status || echo ended)"
 kill -9 $child
 wait $child
 try 106 /dev/null

@@ -35,16 +35,27 @@ tell() {
 } 2>/dev/null
 
 # Print the number of objects in each cache of the kernel.  Caches count the free objects of a CPU's
-# own slabs as used until they are shrunk.
+# own slabs as used until they are shrunk; so the process that shrinks them counts them as well, and
+# no other begins in between.  (The shell would read /proc/slabinfo byte by byte.)
 objects() {
+    caches=
+    for cache in /sys/kernel/slab/*; do
+        [ -L "$cache" ] || [ ! -e "$cache/shrink" ] || caches="$caches $cache"
+    done
     sync
     echo 3 >/proc/sys/vm/drop_caches
-    for cache in /sys/kernel/slab/*; do
-        [ -L "$cache" ] || echo 1 >"$cache/shrink"
-    done
-    while read -r name count _; do
-        echo "$name $count"
-    done </proc/slabinfo
+    awk '
+        BEGIN {
+            for (k = 1; k < ARGC; k++) {
+                print 1 >(ARGV[k] "/shrink")
+                close(ARGV[k] "/shrink")
+            }
+            while ((getline line <"/proc/slabinfo") > 0) {
+                split(line, words)
+                print words[1], words[2]
+            }
+        }
+    ' $caches
 } 2>/dev/null
 
 # grown WORD BEFORE AFTER
