@@ -18,7 +18,7 @@ from tests.vm.stub_guest import stub_guest
 pytestmark = pytest.mark.vm
 
 FIRST = {"amd64": "rdi", "arm64": "x0", "riscv64": "a0"}  # first argument
-# A read(2) of so many bytes meets the action; the last of a round meets none.
+# A read(2) of so many bytes meets the action; the last of a round, which is the only one of its size, meets none.
 NAMES = {
     100: "register", 101: "return", 102: "store", 103: "copyout", 104: "raise", 105: "stop",
     106: "skip", 107: "goto", 109: "last",
@@ -26,8 +26,9 @@ NAMES = {
 # Actions that kinst refuses at a probe that stops the machine.
 ONLY_PLANTED = ("copyout", "raise", "stop")
 ROUND = """\
+count=3
 try() {
-    dd if=$2 of=/dev/null bs=$1 count=3 2>/tmp/said
+    dd if=$2 of=/dev/null bs=$1 count=$count 2>/tmp/said
     echo "@$1 $? $(grep -v copied /tmp/said | tr '\\n' ' ') $3$([ -z "$3" ] || cat $3)"
 }
 try 100 /dev/zero
@@ -43,6 +44,7 @@ kill -9 $child
 wait $child
 try 106 /dev/null
 try 107 /dev/null
+count=1
 try 109 /dev/zero
 """
 GDB = """\
