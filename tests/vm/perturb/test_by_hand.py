@@ -18,7 +18,7 @@ from tests.vm.stub_guest import stub_guest
 pytestmark = pytest.mark.vm
 
 FIRST = {"amd64": "rdi", "arm64": "x0", "riscv64": "a0"}  # first argument
-# A read(2) of so many bytes meets the action; the last of a round, which is the only one of its size, meets none.
+# A read(2) of so many bytes meets the action. The last read of a round meets none; it is only one.
 NAMES = {
     100: "register", 101: "return", 102: "store", 103: "copyout", 104: "raise", 105: "stop",
     106: "skip", 107: "goto", 109: "last",
