@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+import kinst as library
 from kinst.kernels.fetch import prepare
 from tests.tiers import ISAS
 from tests.vm.command import guest_script, kinst, warnings
@@ -216,34 +218,68 @@ TURNS = 500
 TURNED = ["sched:sched_process_exec", "sched:sched_process_fork", "sched:sched_process_exit"]
 
 
-@pytest.mark.parametrize("isa", ISAS)
-def test_the_guest_turns_the_same_tracepoints_on_and_off(isa: str, tmp_path: Path) -> None:
-    """A command runs with the events on and with the events off, in each of many rounds."""
-    switch = "; ".join(f"echo $1 > events/{one.replace(':', '/')}/enable" for one in TURNED)
-    text = f"""
+SWITCH = "; ".join(f"echo $1 > events/{one.replace(':', '/')}/enable" for one in TURNED)
+TURN = f"""
 mount -t tracefs none /sys/kernel/tracing 2>/dev/null
 dmesg -c > /dev/null
 cd /sys/kernel/tracing
 echo > trace; echo 8192 > buffer_size_kb; echo 0 > options/record-cmd
-turn() {{ {switch}; }}
-for n in $(seq {TURNS}); do
+turn() {{ {SWITCH}; }}
+for n in $(seq $1); do
     turn 1; /bin/ls / > /dev/null; turn 0; /bin/ls / > /dev/null
 done
 cat trace
 dmesg -r | tail -100
 """
+
+
+def symbols(machine: library.Machine) -> dict[str, int]:
+    """Return the addresses of the jump table and of the tracepoints, as the guest's kernel tells
+    them."""
+    names = "__st[a-z]*___jump_table|__tracepoint_sched_process_(exec|fork|exit)"
+    told = machine.execute(f"grep -E ' ({names})$' /proc/kallsyms").output.decode()
+    return {name: int(at, 16) for at, name in re.findall(r"^(\w+) \w (\w+)$", told, re.M)}
+
+
+def state(machine: library.Machine, at: Mapping[str, int]) -> dict[str, bytes]:
+    """Return the guest's kernel text, its jump table, and the number of users of each tracepoint's
+    key, which is the first member after the tracepoint's name (struct tracepoint)."""
+    assert machine._started is not None
+    traced = machine._started.machine
+    (low, high), table = traced.text, at["__start___jump_table"]
+    ranges = {"text": (low, high - low), "labels": (table, at["__stop___jump_table"] - table)}
+    ranges.update({one: (at[one] + 8, 4) for one in at if one.startswith("__tracepoint")})
+    traced.target.stop()
+    try:
+        return {name: traced.target.read(*place) for name, place in ranges.items()}
+    finally:
+        traced.target.resume()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_guest_turns_the_same_tracepoints_on_and_off(isa: str, tmp_path: Path) -> None:
+    """A command runs with the events on and with the events off, in each of many rounds. Then the
+    text, the jump table and the keys are as they were before."""
     clauses = "\n".join(
         f'sdt:sched::{one.split(":")[1]} {{ @["{one.split(":")[1]}"] = count(); }}'
         for one in TURNED
     )
-    done = kinst(
-        f"--vm={isa}", "--cpus", "1", "-v", "-n", clauses, "-c", "turns",
-        copy=[guest_script(tmp_path, "turns", text)],
-    ).good()  # fmt: skip
-    counts = {name: int(n) for name, n in re.findall(r"^ +(sched_\w+) +(\d+)$", done.out, re.M)}
-    theirs = Counter(re.findall(r": (sched_process_\w+): ", done.guest))
+    with library.boot(isa, cpus=1, copies=[guest_script(tmp_path, "turns", TURN)]) as machine:
+        machine.execute("turns 2")  # what a guest turns on the first time stays on
+        at = symbols(machine)
+        assert len(at) == 2 + len(TURNED), at
+        before = state(machine, at)
+        done = machine.run(clauses, command=f"turns {TURNS}")
+        after = state(machine, at)
+    (table,) = done.aggregations.values()
+    counts = {str(key[0]): n for key, n in table.items()}
+    guest = done.output.decode()
+    theirs = Counter(re.findall(r": (sched_process_\w+): ", guest))
     assert theirs == {one.split(":")[1]: TURNS for one in TURNED}
     # More processes are those of the script itself: its shell, and mount, dmesg, seq and cat.
-    assert all(2 * TURNS <= counts[name] <= 2 * TURNS + 40 for name in theirs), counts
-    assert UNDONE.search(done.err) and "drop" not in done.err, done.err
-    assert not warnings(done.guest), done.guest[-3000:]
+    for name in theirs:
+        count = counts[name]
+        assert isinstance(count, int) and 2 * TURNS <= count <= 2 * TURNS + 40, counts
+    assert len(before["text"]) > 1 << 22 and len(before["labels"]) > 1 << 12
+    assert [name for name in before if before[name] != after[name]] == []
+    assert not done.lost and not warnings(guest), guest[-3000:]
