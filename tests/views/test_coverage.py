@@ -166,6 +166,21 @@ def test_source_that_genhtml_does_not_find(tmp_path: Path) -> None:
                 assert (made.returncode == 0) == (there or bool(options)), made
 
 
+@pytest.mark.skipif(not GENHTML, reason="needs genhtml (lcov)")
+@pytest.mark.parametrize("found", [loop(5, 2), loop(5, 5), covered(5, 0, 2, 2, 7, 3, 1, 0)])
+def test_genhtml_counts_as_the_summary_does(found: Coverage, tmp_path: Path) -> None:
+    (tmp_path / "l.info").write_text(lcov_text(found))
+    made = subprocess.run(
+        [str(GENHTML), *"--branch-coverage --ignore-errors source l.info -o html".split()],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    said = summary(found).splitlines()
+    (total,) = [line for line in said if line.startswith("(all)")] or said[1:2]
+    ours = re.findall(r"([0-9]+) of ([0-9]+)", total)
+    theirs = re.findall(r"^  \w+\.*: .*\(([0-9]+) of ([0-9]+)", made.stdout, re.M)
+    assert len(ours) >= 2 and ours == theirs[: len(ours)]  # lines, functions, branches
+
+
 @pytest.mark.parametrize("found", [loop(5, 2), loop(-1, 0), covered(5, 0, 2, 2, 7, 3, 1, 0)])
 def test_lcov_is_read_back(found: Coverage) -> None:
     again = read_lcov(lcov_text(found).splitlines(), "x")

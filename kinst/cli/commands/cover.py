@@ -62,7 +62,7 @@ Which code of the file system does ls run?
   kinst cover 'fs/*.c' --html ls.html -c 'ls -lR /proc/self >/dev/null'
 As a folder of pages by genhtml, which needs the source (--html does not):
   kinst cover 'fs/*.c' --source linux -o ls.info -c 'ls -lR /proc/self >/dev/null'
-  genhtml --ignore-errors source ls.info -o html
+  genhtml --branch-coverage --ignore-errors source ls.info -o html
 And which of it does cat not run?
   kinst cover 'fs/*.c' -o cat.info -c 'cat /proc/self/maps >/dev/null'
   kinst cover 'fs/*.c' --since cat.info -c 'ls -lR /proc/self >/dev/null'
