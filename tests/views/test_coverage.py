@@ -171,7 +171,7 @@ def test_source_that_genhtml_does_not_find(tmp_path: Path) -> None:
 def test_genhtml_counts_as_the_summary_does(found: Coverage, tmp_path: Path) -> None:
     (tmp_path / "l.info").write_text(lcov_text(found))
     made = subprocess.run(
-        [str(GENHTML), *"--branch-coverage --ignore-errors source l.info -o html".split()],
+        [str(GENHTML), "--branch-coverage", "--ignore-errors", "source", "l.info", "-o", "html"],
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
     said = summary(found).splitlines()
