@@ -25,6 +25,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -300,9 +301,24 @@ def children() -> list[int]:
     return found
 
 
-def killed_child(work: Callable[[], object], moment: float | None) -> float:
+@dataclass(frozen=True)
+class Work:
+    """Outcome of work that may have been killed.
+
+    Attributes:
+        seconds: until all processes had ended.
+        was_killed: whether SIGKILL came before the work was done.
+        had_changes: whether, at that moment, kinst's journal had changes of a guest.
+    """
+
+    seconds: float
+    was_killed: bool
+    had_changes: bool
+
+
+def work_killed(work: Callable[[], object], moment: float | None) -> Work:
     """Do some work in a new process, which SIGKILL ends after so many seconds (not at all if it
-    is None); wait until all processes that it started have ended.  Return how long that took.
+    is None); wait until all processes that it started have ended.
     """
     ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     others, started = children(), time.monotonic()
@@ -314,15 +330,22 @@ def killed_child(work: Callable[[], object], moment: float | None) -> float:
             traceback.print_exc()
         finally:
             os._exit(0)
+    had_changes = False
     if moment is not None:
         time.sleep(moment)
         os.kill(child, signal.SIGKILL)
+        with suppress(FileNotFoundError):  # the guardian deletes it when it has undone all
+            for journal in (cache_folder() / "planted").iterdir():
+                had_changes = had_changes or journal.stat().st_size > 0
     signal.signal(signal.SIGALRM, too_late)
     signal.alarm(int(BOOT_SECONDS))
+    ends: dict[int, int] = {}
     while set(children()) - {*others}:
-        os.waitpid(-1, 0)  # looking again and again would take most of an emulated processor
+        # Looking again and again would take most of an emulated processor.
+        process, state = os.waitpid(-1, 0)
+        ends[process] = state
     signal.alarm(0)
-    return time.monotonic() - started
+    return Work(time.monotonic() - started, os.WIFSIGNALED(ends[child]), had_changes)
 
 
 def too_late(*_: object) -> None:
@@ -338,7 +361,8 @@ def moments(whole: float) -> list[float]:
 def killed() -> object:
     """Kill kinst with SIGKILL while it attaches, plans, plants, traces, or unplants, KILLS times.
 
-    Returns the moments in seconds, how long a trace takes, and what was wrong after each.
+    Returns how long a trace takes; of each kill its moment in seconds, whether it ended a trace,
+    and whether the guest had changes; and what was wrong after each.
     """
     with plain(2) as guest:
 
@@ -348,23 +372,25 @@ def killed() -> object:
 
         before = guest.text()
         trace()  # what this imports and compiles need not be done again
-        whole = killed_child(trace, None)
-        wrong, chosen = [], moments(whole)
-        for moment in chosen:
-            killed_child(trace, moment)
+        whole = work_killed(trace, None).seconds
+        kills, wrong = [], []
+        for moment in moments(whole):
+            done = work_killed(trace, moment)
+            kills.append([moment, done.was_killed, done.had_changes])
             guest.read(FEW)
             if changed := guest.changed(before):
                 wrong.append([moment, changed])
         with kinst.attach(machine=guest.pid, kernel=kernel().debug) as machine:
             counts = {"auto": traced(machine, guest, "auto", EVERY, MANY)}
-        return {"whole": whole, "moments": chosen, "wrong": wrong, "counts": counts}
+        return {"whole": whole, "kills": kills, "wrong": wrong, "counts": counts}
 
 
 def killed_boots() -> object:
     """Kill kinst with SIGKILL while it starts a guest from its saved state, traces it, or ends it,
     KILLS times.  All processes that it has started must end.
 
-    Returns the moments in seconds, how long a trace takes, and the counts of a trace afterwards.
+    Returns how long a trace takes; of each kill its moment in seconds, and whether it ended a
+    trace; and the counts of a trace afterwards.
     """
 
     def trace() -> list[Any]:
@@ -375,11 +401,9 @@ def killed_boots() -> object:
             return [MANY, counted(found.aggregations[""]), len(found.lost)]
 
     trace()
-    whole = killed_child(trace, None)
-    chosen = moments(whole)
-    for moment in chosen:
-        killed_child(trace, moment)
-    return {"whole": whole, "moments": chosen, "counts": {"auto": trace()}}
+    whole = work_killed(trace, None).seconds
+    kills = [[moment, work_killed(trace, moment).was_killed] for moment in moments(whole)]
+    return {"whole": whole, "kills": kills, "counts": {"auto": trace()}}
 
 
 def timers() -> object:

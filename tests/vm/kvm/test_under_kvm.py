@@ -73,6 +73,13 @@ def check_attached(found: dict[str, Any], cpus: int, pti: bool) -> None:
     assert not found["changed"]
 
 
+def check_kills(kills: Sequence[Sequence[Any]]) -> None:
+    """Check that most kills came while kinst was at work: a trace on a busy host may take longer
+    than others."""
+    assert kills
+    assert sum(was_killed for _, was_killed, *_ in kills) > len(kills) / 2, kills
+
+
 def test_counts_are_exact(rig: OpenRig) -> None:
     # By jump alone and by trap alone: the slow tests.
     found = rig.check("boot")
@@ -108,14 +115,16 @@ def test_through_the_stub_alone(rig: OpenRig) -> None:
 @pytest.mark.slow
 def test_killed_at_any_moment_while_attached(rig: OpenRig) -> None:
     found = rig.check("killed")
-    assert found["moments"] and not found["wrong"], found
+    assert not found["wrong"], found
+    check_kills(found["kills"])
+    assert any(had_changes for _, _, had_changes in found["kills"]), found
     check_ways(found["counts"])
 
 
 @pytest.mark.slow
 def test_killed_at_any_moment_with_a_guest_of_its_own(rig: OpenRig) -> None:
     found = rig.check("killed boots")
-    assert found["moments"], found
+    check_kills(found["kills"])
     check_ways(found["counts"])
 
 
