@@ -33,6 +33,9 @@ class Board(Protocol):
     # How many debugger's breakpoints a processor can hold in registers of its own, under KVM; 0 if
     # they are written into the code instead.
     HARDWARE_BREAKPOINTS: int
+    # Whether QEMU's TCG stops the machine after a write to watched memory. Otherwise it stops the
+    # machine before the write.
+    STOPS_AFTER_WRITE: bool
     # The register that holds a function's return address; "" if the address is on the stack.
     LINK: str
     # Registers that a call of a C function may change, program counter and stack pointer included.

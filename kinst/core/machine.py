@@ -120,6 +120,8 @@ class Abilities:
             the table is not known.
         switches: whether the kernel's switches that lead control to tracepoints can be turned on
             (Tracepoints.switched()).
+        watches: whether a stop after a write to watched memory costs less than a stop at a
+            breakpoint, after which the machine translates all of its code again.
         traces_boot: whether bring_up() leaves the kernel at the beginning of its boot. The kernel
             has no clock then, so D's timestamp is Stopping.run_time(). False after boot_over().
     """
@@ -130,6 +132,7 @@ class Abilities:
     reads_running: bool = False
     code_table: CodeTable | None = None
     switches: bool = False
+    watches: bool = False
     traces_boot: bool = False
 
 
@@ -435,6 +438,15 @@ class Stopping(Protocol):
 
     def remove_breakpoint(self, address: int) -> None:
         """Remove a debugger's breakpoint. The machine must be stopped."""
+        raise TargetError(*self.cannot_stop)
+
+    def watch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Let the machine stop after any write to one of these ranges (virtual address, bytes),
+        until unwatch(). The machine must be stopped."""
+        raise TargetError(*self.cannot_stop)
+
+    def unwatch(self) -> None:
+        """Watch no memory any more. The machine must be stopped."""
         raise TargetError(*self.cannot_stop)
 
     def step_over(self, cpu: int, address: int) -> None:

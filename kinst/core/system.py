@@ -248,6 +248,27 @@ class Threads:
 
 
 @dataclass(frozen=True, slots=True)
+class NextCall:
+    """How to see in memory that a thread is about to execute a program: the kernel first stores the
+    number of the system call on the thread's stack. Offsets are in bytes.
+
+    Attributes:
+        threads: how to find all threads in memory.
+        name: offset in a thread's structure of its name.
+        name_size: size in bytes of the name.
+        number: offset from the start of a thread's stack of the number of the system call that the
+            thread has entered (4 bytes).
+        execve: the number of execve(2).
+    """
+
+    threads: Threads
+    name: int
+    name_size: int
+    number: int
+    execve: int
+
+
+@dataclass(frozen=True, slots=True)
 class CommandSpan:
     """How to see in memory when a process begins to run a command, and when the process has
     ended."""
@@ -272,6 +293,8 @@ class CommandSpan:
     # child's first thread.
     children: int
     sibling: int
+    # None if kinst sees a process execute a program only by a breakpoint at `entry`.
+    next_call: NextCall | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 from kinst.core.errors import TargetError
 from kinst.core.machine import CommandEnded, Gone, Helpers, MachineEvent, Stopped
-from kinst.core.system import CommandSpan
+from kinst.core.system import CommandSpan, NextCall
+from kinst.core.threads_inside import all_threads
 from kinst.session.host_clauses import read_access
 from kinst.session.values import StartedMachine
 
@@ -24,6 +25,7 @@ START_SECONDS = 60.0  # until the command's execve, on a busy host
 END_SECONDS = 60.0  # until its status is known, and all of its output has come
 MOST_CHILDREN = 16  # generations that are followed
 PIECE = 0.5  # seconds of one wait
+_MOST_STOPS = 300  # system calls and interrupts of the prepared process before its execve
 
 
 class CommandLife:
@@ -50,41 +52,96 @@ class CommandLife:
         Args:
             resume: lets the machine run.
         """
-        target, span = self._target, self._span
-        target.insert_breakpoint(span.entry)
         self._held = True
+        call = self._span.next_call if self._target.abilities.watches else None
+        thread = self._prepared_thread(call) if call is not None else 0
+        if call is not None and thread:
+            return self._watch_for_call(thread, call, resume)
+        self._target.insert_breakpoint(self._span.entry)
         self._helpers.start_alone()
         resume()
-        event = self._reach(resume)
-        if not isinstance(event, Gone):
-            target.stop()
-            target.remove_breakpoint(span.entry)
-        return None if isinstance(event, Stopped) else event
+        return self._reach(resume)
+
+    def _prepared_thread(self, call: NextCall) -> int:
+        """Return the address of the structure of the prepared command's thread, 0 if it is not
+        found."""
+        for thread in all_threads(self._target.read, call.threads):
+            if self._has_command_pid(thread.address):
+                return thread.address
+        return 0
+
+    def _watch_for_call(
+        self, thread: int, call: NextCall, resume: Callable[[], None]
+    ) -> MachineEvent | None:
+        """Do what begin() does, without a breakpoint.
+
+        The prepared process writes its own name immediately before it calls execve(2). kinst
+        watches this name, and after the write the number of the thread's system call.
+
+        Args:
+            thread: address of the structure of the prepared command's thread.
+            resume: lets the machine run.
+        """
+        target, deadline = self._target, time.monotonic() + START_SECONDS
+        number = (self._word(thread + call.threads.stack, 8) or 0) + call.number
+        target.watch([(thread + call.name, call.name_size)])
+        self._helpers.start_alone()
+        resume()
+        for stop in range(_MOST_STOPS):
+            event = self._stopped(deadline)
+            if not isinstance(event, Stopped):
+                if not isinstance(event, Gone):
+                    target.stop()
+                    target.unwatch()
+                return event
+            if stop == 0:
+                target.unwatch()
+                target.watch([(number, 4)])
+            elif self._word(number) == call.execve:
+                target.unwatch()
+                self._thread = thread
+                return None
+            resume()
+        target.stop()
+        target.unwatch()
+        target.insert_breakpoint(self._span.entry)
+        resume()
+        return self._reach(resume)
+
+    def _stopped(self, deadline: float) -> MachineEvent | None:
+        """Wait until the machine stops or ends, or the command ends. Returns the event, None if the
+        deadline passes first."""
+        while (left := deadline - time.monotonic()) > 0:
+            event = self._target.wait(min(left, PIECE))
+            if event is not None:
+                return event
+        return None
 
     def _reach(self, resume: Callable[[], None]) -> MachineEvent | None:
-        """Wait until a CPU stops at the command's execve.
+        """Wait until a CPU stops at the breakpoint at the command's execve, and remove the
+        breakpoint.
 
-        Returns the stop. If the machine or the command ends before the execve, returns that event.
-        Returns None if START_SECONDS pass without either.
+        If the machine or the command ends before the execve, returns that event. Returns None
+        after the stop, and if START_SECONDS pass without any event.
 
         Args:
             resume: lets the machine run on if another process has stopped it.
         """
         machine, target = self._machine, self._target
         facts, deadline = machine.facts, time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            event = target.wait(PIECE)
-            if not isinstance(event, Stopped):
-                if event is not None:
-                    return event
-                continue
+        event = self._stopped(deadline)
+        while isinstance(event, Stopped):
             if read_access(target, facts, event.cpu, facts.builtins["pid"]) == self._helpers.pid:
                 thread = read_access(target, facts, event.cpu, facts.builtins["curthread"])
                 self._thread = thread if isinstance(thread, int) else 0
-                return event
+                break
             target.step_over(event.cpu, event.pc)
             resume()
-        return None
+            event = self._stopped(deadline)
+        if not isinstance(event, Gone):
+            target.stop()
+            target.remove_breakpoint(self._span.entry)
+        return None if isinstance(event, Stopped) else event
 
     def has_ended(self) -> bool:
         """Return whether the kernel's memory shows that the command has exited.
@@ -150,8 +207,12 @@ class CommandLife:
         It loses this id if another thread of the process calls execve: that thread takes over the
         id.
         """
+        return self._has_command_pid(self._thread)
+
+    def _has_command_pid(self, thread: int) -> bool:
+        """Return whether the thread with this structure belongs to the command's process."""
         offset = self._machine.facts.builtins["pid"].offsets[-1]
-        return self._word(self._thread + offset) == self._helpers.pid
+        return self._word(thread + offset) == self._helpers.pid
 
     def _word(self, address: int, size: int = 4) -> int | None:
         """Return the little-endian number of `size` bytes at an address; None if it is not

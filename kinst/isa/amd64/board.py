@@ -25,6 +25,8 @@ SERIAL: tuple[str, ...] = (
 TIMERS: tuple[tuple[str, int], ...] = ()
 CARD_SLOT = "pcie-root-port"
 HARDWARE_BREAKPOINTS = 4  # DR0 to DR3: Intel SDM 18.2, AMD APM 13.1
+# QEMU 7.2 and 10.0, include/hw/core/cpu.h: gdb_stop_before_watchpoint.
+STOPS_AFTER_WRITE = True
 
 LINK = ""
 # System V ABI, 3.2.1; flags have no meaning at a function's entry.

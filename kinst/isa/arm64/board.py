@@ -25,6 +25,8 @@ SERIAL: tuple[str, ...] = ("", "pci-serial", "pci-serial")
 TIMERS: tuple[tuple[str, int], ...] = ()
 CARD_SLOT = "pcie-root-port"
 HARDWARE_BREAKPOINTS = 0  # never tried under KVM
+# QEMU 7.2 and 10.0, include/hw/core/cpu.h: gdb_stop_before_watchpoint.
+STOPS_AFTER_WRITE = False
 
 LINK = "x30"
 CALL_CHANGES = (*(f"x{n}" for n in range(19)), "x30", "sp", "pc")  # AAPCS64, 6.1.1

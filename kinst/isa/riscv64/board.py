@@ -25,6 +25,8 @@ SERIAL: tuple[str, ...] = ("", "pci-serial", "pci-serial")
 TIMERS: tuple[tuple[str, int], ...] = (("sstatus", 0x14D - 0x100),)
 CARD_SLOT = ""  # kernels for these boards are built without PCI hot-plug
 HARDWARE_BREAKPOINTS = 0  # never tried under KVM
+# QEMU 7.2 and 10.0, include/hw/core/cpu.h: gdb_stop_before_watchpoint.
+STOPS_AFTER_WRITE = False
 LINK = "ra"
 # psABI, "Integer Register Convention".
 CALL_CHANGES: tuple[str, ...] = (

@@ -105,7 +105,7 @@ class Debugger:
         self._threads = list(seen.threads)
         self._file = RegisterFile(rsp, seen.registers)
         self._wanted: set[int] = set()
-        self._watched: Sequence[tuple[int, int]] = ()
+        self._watched: list[bytes] = []
         self._inserted: set[int] = set()
         self._registers: dict[int, Registers] = {}
         self.running = False
@@ -229,17 +229,22 @@ class Debugger:
         self._inserted.difference_update(there)
         self._rsp.ask_ok(self._removals(there), "remove a breakpoint")
 
-    def watch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Let the machine stop after any access to one of these ranges (virtual address, bytes)."""
+    def watch(self, ranges: Sequence[tuple[int, int]], *, reads: bool = True) -> None:
+        """Let the machine stop after any access to one of these ranges (virtual address, bytes).
+
+        Args:
+            reads: False to stop only after writes.
+        """
         self._need_stopped("memory can be watched")
-        self._watched = ranges
-        self._rsp.ask_ok([f"Z4,{at:x},{size:x}".encode() for at, size in ranges], "watch memory")
+        kind = 4 if reads else 2  # the GDB protocol's numbers: access, write
+        self._watched = [f"{kind},{at:x},{size:x}".encode() for at, size in ranges]
+        self._rsp.ask_ok([b"Z" + one for one in self._watched], "watch memory")
 
     def unwatch(self) -> None:
         """Remove the watchpoints that watch() has set."""
         self._need_stopped("memory can be watched no more")
-        requests = [f"z4,{at:x},{size:x}".encode() for at, size in self._watched]
-        self._watched = ()
+        requests = [b"z" + one for one in self._watched]
+        self._watched = []
         self._rsp.ask_ok(requests, "watch memory no more")
 
     def remove_breakpoint(self, address: int) -> None:

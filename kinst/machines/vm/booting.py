@@ -115,7 +115,9 @@ class BootingVm(Vm):
         return KernelLocation(self._text, booting=True)
 
     def boot_over(self) -> KernelLocation:
-        self.abilities = replace(ABILITIES, code_table=JUMP_CACHE)
+        self.abilities = replace(
+            ABILITIES, code_table=JUMP_CACHE, watches=self._board.STOPS_AFTER_WRITE
+        )
         self._is_up = True
         self._use_tables_of(self._kernels_cpu())
         return KernelLocation(self._text, time=self.run_time())

@@ -331,6 +331,14 @@ class Guest(Target):
         with self._watched():
             self._stub.remove_breakpoint(address)
 
+    def watch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        with self._watched():
+            self._stub.watch(ranges, reads=False)
+
+    def unwatch(self) -> None:
+        with self._watched():
+            self._stub.unwatch()
+
     def step_over(self, cpu: int, address: int) -> None:
         with self._watched():
             self._stub.step_over(cpu, address)

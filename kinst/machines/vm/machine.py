@@ -90,7 +90,9 @@ class Vm(Guest):
         super().__init__(isa, config, virtual_layout, on_output, early_start)
         self._accelerator = accelerator or Accelerator(config.accel, required=True)
         if config.accel == TCG:
-            self.abilities = replace(self.abilities, code_table=JUMP_CACHE)
+            self.abilities = replace(
+                self.abilities, code_table=JUMP_CACHE, watches=self._board.STOPS_AFTER_WRITE
+            )
         self._terminal = terminal
         self._say: Callable[[str], None] = lambda text: None
         self._prepares = ""  # the command that the guest prepares since it runs
@@ -150,7 +152,9 @@ class Vm(Guest):
         record = self._accelerator.record
         self._accelerator = Accelerator(TCG, f"under KVM, {reason}")
         self._config = replace(self._config, accel=TCG)
-        self.abilities = replace(self.abilities, code_table=JUMP_CACHE)
+        self.abilities = replace(
+            self.abilities, code_table=JUMP_CACHE, watches=self._board.STOPS_AFTER_WRITE
+        )
         self._warm = warm_start(self._config, self._board)
         self._init_is_ready = self._shares_mounted = False
         self._start()

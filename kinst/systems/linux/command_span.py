@@ -9,25 +9,25 @@ Tested by tests/vm/language/test_command_alone.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from kinst.core.system import CommandSpan
+from kinst.core.system import CommandSpan, NextCall
 from kinst.image.btf import Btf
-from kinst.systems.linux.isafacts import CallNames
+from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import LinuxMemory
+from kinst.systems.linux.page_allocator import threads
+from kinst.systems.linux.ptregs import PT_REGS
+from kinst.systems.linux.system_calls import call_numbers
+from kinst.systems.linux.user_state import user_state
 
 _ZOMBIE = 0x20  # EXIT_ZOMBIE (include/linux/sched.h)
+_NAME_SIZE = 16  # TASK_COMM_LEN (include/linux/sched.h)
 _TASK = "task_struct"
 
 
-def command_span(kernel: LinuxMemory, btf: Btf, layouts: Sequence[CallNames]) -> CommandSpan | None:
+def command_span(kernel: LinuxMemory, btf: Btf, arch: IsaFacts) -> CommandSpan | None:
     """Return how kinst can see a command start and end: the address of execve's function and
     offsets of structure members. Return None if this kernel lacks a symbol or a member for that.
-
-    Args:
-        layouts: possible names of the functions of system calls.
     """
-    entries = [f"{layout.prefix}execve" for layout in layouts]
+    entries = [f"{layout.prefix}execve" for layout in arch.system_calls]
     entry = next((kernel.symbol(name) for name in entries if kernel.has(name)), 0)
     # Renamed in Linux 5.14 (commit subject "sched: Change task_struct::state").
     state = "__state" if btf.has(_TASK, "__state") else "state"
@@ -40,5 +40,27 @@ def command_span(kernel: LinuxMemory, btf: Btf, layouts: Sequence[CallNames]) ->
     exit_state, group, count, waiting, children, sibling = (btf.offset(*one) for one in wanted)
     running = btf.offset(_TASK, "on_cpu") if btf.has(_TASK, "on_cpu") else -1
     return CommandSpan(
-        entry, exit_state, _ZOMBIE, group, count, running, waiting, children, sibling
-    )
+        entry, exit_state, _ZOMBIE, group, count, running, waiting, children, sibling,
+        _next_call(kernel, btf, arch, entry),
+    )  # fmt: skip
+
+
+def _next_call(kernel: LinuxMemory, btf: Btf, arch: IsaFacts, entry: int) -> NextCall | None:
+    """Return how kinst can see in memory that a thread enters execve(2).
+
+    The kernel saves the registers of a system call at the top of the thread's stack, before it
+    calls any other function, and the call's number with them (arch/x86/entry/entry_64.S,
+    entry_SYSCALL_64; arch/arm64/kernel/syscall.c, el0_svc_common(); arch/riscv/kernel/entry.S,
+    handle_exception).
+
+    Args:
+        entry: address of execve's function.
+    """
+    state, alive, dispatch = user_state(kernel, btf, arch), threads(kernel, btf), arch.dispatch
+    numbers = call_numbers(kernel, dispatch).get(entry)
+    if state is None or alive is None or dispatch is None or not numbers:
+        return None
+    if not btf.has(PT_REGS, dispatch.number) or not btf.has(_TASK, "comm"):
+        return None
+    number = state.saved + btf.offset(PT_REGS, dispatch.number)
+    return NextCall(alive, btf.offset(_TASK, "comm"), _NAME_SIZE, number, numbers[0])

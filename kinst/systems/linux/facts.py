@@ -358,6 +358,6 @@ def gather(
         interrupt_masks=(_SOFT_INTERRUPT, _HARD_INTERRUPT) if "interrupt" in variables else (),
         pin=variables.get("interrupt"),
         preemption=preemption(kernel),
-        command_span=command_span(kernel, btf, names.system_calls),
+        command_span=command_span(kernel, btf, names),
         saved_registers=tuple((name, names.saved.offset(btf, name)) for name in names.saved.places),
     )

@@ -50,7 +50,7 @@ def calls_of_kernel(
     """
     slots = isa.argument_slots
     native = system_calls(table, btf, arch.system_calls, slots)
-    numbers = _numbers(kernel, arch.dispatch)
+    numbers = call_numbers(kernel, arch.dispatch)
     if numbers:
         native = [call for call in native if call.function.address in numbers]
     calls = _with_results(native, kernel, table, btf, arch.dispatch, isa)
@@ -60,7 +60,7 @@ def calls_of_kernel(
         for call in system_calls(table, btf, [layout], slots):
             if call.function.address not in entered:
                 compat.setdefault(call.name, replace(call, module=COMPAT))
-    numbers = _numbers(kernel, arch.compat_dispatch)
+    numbers = call_numbers(kernel, arch.compat_dispatch)
     others = [call for call in compat.values() if not numbers or call.function.address in numbers]
     calls += _with_results(others, kernel, table, btf, arch.compat_dispatch, isa)
     return sorted(calls, key=lambda call: (call.name, call.module))
@@ -101,7 +101,7 @@ def _arguments(btf: Btf, layout: CallNames, slots: Sequence[int]) -> tuple[Argum
     return tuple(pointed_at(slots[0], offset) for offset in offsets)
 
 
-def _numbers(kernel: LinuxMemory, dispatch: Dispatch | None) -> Mapping[int, tuple[int, ...]]:
+def call_numbers(kernel: LinuxMemory, dispatch: Dispatch | None) -> Mapping[int, tuple[int, ...]]:
     """Return the numbers of the system calls that enter each function, by the function's running
     address; an empty mapping if the kernel has no table of them.
     """
@@ -126,7 +126,7 @@ def _with_results(
 ) -> list[SystemCall]:
     """Return the system calls with their results: the instructions at which the kernel has the
     result, and how to find it there. Without `dispatch`, return the calls unchanged."""
-    numbers = _numbers(kernel, dispatch)
+    numbers = call_numbers(kernel, dispatch)
     if dispatch is None or not numbers:
         return list(calls)
     state, mask, wanted = dispatch.state or ("", 0, 0)

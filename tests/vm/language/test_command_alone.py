@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import kinst as library
+from kinst.core.machine import MachineEvent
+from kinst.machines.vm.machine import Vm
+from kinst.session.command_life import CommandLife
 from tests.vm.command import counts, kinst
 from tests.vm.isa_guest import Guest
 
@@ -124,3 +128,30 @@ def test_the_process_that_passes_output_on() -> None:
 def test_reads_on_each_isa(guest: Guest) -> None:
     found = counts(guest.trace("-qn", BY_NAME, "-c", f"reads {READS}", copy=[guest.reads()]).out)
     assert found == {("reads",): READS}
+
+
+def test_the_start_of_a_command_discards_no_translated_code(
+    reads: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QEMU counts how often it has discarded all translations, as it does after a breakpoint."""
+    begin, discarded = CommandLife.begin, []
+
+    def flushes(vm: Vm) -> int:
+        said = vm.qemu.monitor.execute("human-monitor-command", {"command-line": "info jit"})
+        return int(said.partition("TB flush count")[2].split()[0])
+
+    def counted(life: CommandLife, resume: Callable[[], None]) -> MachineEvent | None:
+        target = life._target
+        assert isinstance(target, Vm)
+        before = flushes(target)
+        event = begin(life, resume)
+        discarded.append(flushes(target) - before)
+        return event
+
+    monkeypatch.setattr(CommandLife, "begin", counted)
+    with library.boot(copies=[reads]) as machine:
+        for _ in range(3):
+            result = machine.run(BY_NAME, f"reads {READS}")
+            (table,) = result.aggregations.values()
+            assert dict(table.aggregation.rows) == {("reads",): READS}
+    assert discarded == [0, 0, 0]

@@ -202,12 +202,13 @@ run() {
         exec 2>&6 5<>/run/go
         read -r pid _ _ parent _ </proc/self/stat
         echo "$pid" >/run/held
+        [ -n "$2" ] || [ -z "$root" ] || clear_environment
         say "pid $pid $passer"
         read -r alone <&5
-        [ -n "$2" ] || [ -z "$root" ] || clear_environment
-        # The name that it has until its execve has set another.
-        echo -n sh >/proc/self/comm
         [ -z "$alone" ] || hold_helpers "$parent" "$passer"
+        # The name that it has until its execve has set another.  When it is written, kinst knows
+        # that the execve comes next.
+        echo -n sh >/proc/self/comm
         if [ -n "$2" ]; then
             exec setsid -c sh -c "$on_terminal" sh "$OUTPUT" "$root" "$1" "$fresh" \
                 <&3 >&3 2>&3 3>&- 4>&- 5>&- 6>&-
