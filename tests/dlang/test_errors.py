@@ -68,6 +68,7 @@ BODIES = [
     ("x = (float)arg0;", "D_CAST_INVAL", 5, "invalid cast expression"),
     ("x = (unsigned void)1;", "D_DECL_VOIDATTR", 6, "attributes may not be used with void"),
     ("x = (short long)1;", "D_UNKNOWN", 6, "failed to resolve type short long"),
+    ("x = (long short)1;", "D_UNKNOWN", 6, "failed to resolve type long short"),
     ("x = sizeof (string *);", "D_UNKNOWN", 13, "pointers to string"),
     # functions
     ("nope();", "D_FUNC_UNDEF", 1, "undefined function name: nope"),
