@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pprint import pformat
+from importlib import import_module
 from typing import Self
 
 from kinst.api.command import GuestCommand
@@ -88,6 +88,12 @@ def ignore(*_: object) -> None:
 
 def report_to(say: Say, progress: ShowProgress) -> Report:
     return Report(say=say, progress=progress, started=time.monotonic(), verbose=False)
+
+
+def _pretty(value: object) -> str:
+    """Return a value's text for --dump, in several lines."""
+    text: str = import_module("pprint").pformat(value, width=100)
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,7 +456,7 @@ class Machine:
         if stage in ("tree", "typed"):
             compiled = self._compiled(program, None, ()).compiled
             value: object = compiled.tree if stage == "tree" else compiled.program
-            return pformat(value, width=100)
+            return _pretty(value)
         made = self.build(program)
         placed = made.placed
         values = {
@@ -463,7 +469,7 @@ class Machine:
         if stage not in values:
             raise KinstError(f"no such stage: {stage}", ", ".join(DUMP_STAGES))
         value = values[stage]
-        return value if isinstance(value, str) else pformat(value, width=100)
+        return value if isinstance(value, str) else _pretty(value)
 
     def _plan_rows(self, *plans: Plan) -> Iterator[str]:
         """Yield the patches and trampolines of plans as lines of annotated assembly."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import TextIO
 
 from kinst.api import (
@@ -27,7 +28,6 @@ from kinst.api import (
     expand_request,
     list_kernels,
 )
-from kinst.cli.completion.prepare import prepare_names
 from kinst.cli.ending import ending_text
 from kinst.cli.guard import say, write
 from kinst.cli.options import CommandLine
@@ -198,7 +198,7 @@ def run(
         status = _follow(trace, line, out, traced)
     # Only interactive users need completion. Completion makes the index itself if it is missing.
     if sys.stdin.isatty() and sys.stderr.isatty():
-        prepare_names(request)
+        import_module("kinst.cli.completion.prepare").prepare_names(request)
     return status
 
 

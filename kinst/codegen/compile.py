@@ -64,6 +64,7 @@ class TargetCode:
             fires, in the order of ProgramEntries.chosen.
         raise_hook: offset in `code` of the function that sends signals; -1 if there is none.
         changes: what the clauses of each entry function may change in the traced function.
+        clock: the words of the kernel's clock that clauses load (HEADER_CLOCK); empty without one.
     """
 
     code: bytes
@@ -80,6 +81,7 @@ class TargetCode:
     choosers: tuple[int, ...] = ()
     changes: Mapping[Entry, Perturbation] = field(default_factory=dict)
     raise_hook: int = -1
+    clock: bytes = b""
 
     @property
     def end(self) -> int:
@@ -320,6 +322,7 @@ def compile_target(needed: ProgramEntries, machine: CodeMachine, address: int) -
         tuple(address + compiled.offsets[_sampler(k)] for k in range(len(needed.sampled))),
         tuple(address + compiled.offsets[_chooser(k)] for k in range(len(needed.chosen))),
         changes, compiled.offsets.get(RAISE_HOOK, -1),
+        b"" if machine.clock is None else machine.clock.words,
     )  # fmt: skip
 
 

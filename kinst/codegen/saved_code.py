@@ -7,9 +7,6 @@ the code comes from a file.
 A file has four parts: the SHA-256 of the other three parts, the length of the third part, the
 names, offsets and sizes of the functions (JSON), and the code.
 
-One program may have a few such files: its assembly contains the offset of the guest's clock, which
-rounding makes differ by 1 ns from trace to trace.
-
 A file's name is the SHA-256 of everything that the code depends on: the assembly, the target, the
 options, LLVM's library, and the module that calls LLVM.
 

@@ -23,6 +23,10 @@ HEADER_ACTIVE = 0  # u64: 0 not started or ended: probes return at once; 1 runni
 HEADER_HALF = 8  # u64: 0 or 1: which aggregation half producers write
 HEADER_RAISE = 16  # u64: address of the function that sends the signals of raise(); 0 without one
 
+# u64 x 3: the kernel's clock (Clock of core/system.py): base_cycles, mult, base_ns. Clauses load
+# them: they differ from trace to trace, and the code of clauses is kept in the cache.
+HEADER_CLOCK = 24
+
 # Speculations.  A slot's word is even while it is free and odd while it is in use: every use adds
 # two.  Records carry word << 8 | (slot number, from 1), which is different for every use.
 HEADER_NSPEC = 1008  # u64: slots in use (option nspec), at most MOST_SPECULATIONS

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kinst.core.dataclass import dataclass
 from kinst.core.probe import Argument, Function, Selection
+from kinst.core.words import MASK
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,6 +97,12 @@ class Clock:
     shift: int
     wall_offset: int
     now_ns: int = 0
+
+    @property
+    def words(self) -> bytes:
+        """The numbers that clauses load (HEADER_CLOCK of core/layout.py)."""
+        numbers = (self.base_cycles & MASK, self.mult, self.base_ns & MASK)
+        return b"".join(number.to_bytes(8, "little") for number in numbers)
 
     def ahead(self, ns: int) -> Clock:
         """Return a clock that shows `ns` more than this clock, and the same wall-clock time."""

@@ -15,7 +15,7 @@ import numpy as np
 from kinst.core.columns import I64, U64, Bools, ragged
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.layout import HEADER_ACTIVE, HEADER_RAISE
+from kinst.core.layout import HEADER_ACTIVE, HEADER_CLOCK, HEADER_RAISE
 from kinst.core.machine import LivePatch, Planter
 from kinst.core.return_addresses import EndedCode, around, pointers_into, with_ways_back
 from kinst.core.trapped import let_pass
@@ -90,6 +90,7 @@ def fill(plan: TracePlan) -> None:
     put(scratch.traps, plan.traps)
     if plan.code is not None:
         put(plan.code.address - scratch.address, plan.code.code)
+        put(HEADER_CLOCK, plan.code.clock)
         if plan.code.raise_hook >= 0:
             put(HEADER_RAISE, (plan.code.address + plan.code.raise_hook).to_bytes(8, "little"))
     for text in (plan.hooks.text, plan.sites.text, plan.sites.stubs):

@@ -377,6 +377,7 @@ class TargetRig(Rig):
         emulator.mem_write(parent + 0x10, struct.pack("<I", PPID))
         self.write(self.scratch.strings, self.code.strings)
         self.write(self.scratch.text, self.code.code)
+        self.write(lay.HEADER_CLOCK, self.code.clock)
         self.reads: list[tuple[int, int]] = []
         self.executed = 0
 

@@ -11,7 +11,7 @@ import pytest
 import unicorn
 
 from kinst.codegen import hooks
-from kinst.codegen.code_machine import target_machine
+from kinst.codegen.code_machine import CodeMachine, target_machine
 from kinst.codegen.compile import (
     ProgramEntries,
     compile_functions,
@@ -49,6 +49,27 @@ FACTS = Facts(
     "Linux", "6.1", cpus=2, builtins=BUILTINS, nofault_read=NOFAULT, trap_pc_offset=0x80,
     trap_pc_delta=1, per_cpu_bases=(0, 0), clock=CLOCK, per_cpu=PerCpu(256),
 )  # fmt: skip
+
+
+class LaterClock(TargetRig):
+    """A target whose kernel has set its clock since, as each boot and each saved state does."""
+
+    def target_machine(self) -> CodeMachine:
+        clock = replace(CLOCK, base_cycles=CLOCK.base_cycles + 977, mult=CLOCK.mult + 3)
+        return replace(super().target_machine(), clock=clock)
+
+
+def test_code_does_not_depend_on_the_clocks_numbers() -> None:
+    """So the next trace finds it in the cache. test_records_and_faults.py checks the time."""
+    made = program([trace(builtin("timestamp")), trace(reg("R_RAX"))])
+    first, second = TargetRig(made, {1: (0,)}), LaterClock(made, {1: (0,)})
+    assert first.code.code == second.code.code and first.code.ir == second.code.ir
+    times = []
+    for rig in (first, second):
+        rig.fire(1)
+        (record,) = rig.records(rig.slot)
+        times.append(record.time)
+    assert times[0] != times[1]
 
 
 def executed(run: TargetRig) -> list[str]:

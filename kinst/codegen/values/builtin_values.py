@@ -48,6 +48,7 @@ from kinst.core.layout import (
     CONTEXT_WALLTIMESTAMP,
     FAULT_BADADDR,
     FAULT_ILLOP,
+    HEADER_CLOCK,
     POINTED_SHIFT,
     POINTED_SLOT,
     RA_IN_SLOT,
@@ -182,19 +183,25 @@ def timestamp(firing: Firing) -> IrValue:
         return code.load(64, context_word(firing, CONTEXT_TIMESTAMP))
     if not machine.keeps_time:
         raise KinstError("the clock of this kernel is not known: records cannot be timed")
-    assert machine.clock is not None
+    clock = machine.clock
+    assert clock is not None
     earlier = code.get(firing.time)
     before = code.at
     read, after = code.fresh("clock"), code.fresh("timed")
     code.branch(code.icmp("eq", earlier, 0), read, after)
     code.block(read)
     cycles = code.asm(machine.timestamp_asm, machine.timestamp_constraints)
-    elapsed = code.op("sub", cycles, machine.clock.base_cycles)
+    base_cycles, mult, base_ns = (
+        code.load(64, const(machine.address(HEADER_CLOCK + 8 * word))) for word in range(3)
+    )
+    elapsed = code.op("sub", cycles, base_cycles)
     # Signed: this CPU's counter may be a little lower than the counter of the CPU on which
     # base_cycles was read.
-    product = code.op("mul", code.convert(elapsed, 128, signed=True), machine.clock.mult)
-    scaled = code.convert(code.op("ashr", product, machine.clock.shift), 64, signed=False)
-    now = code.add(scaled, machine.clock.base_ns)
+    wide = code.convert(elapsed, 128, signed=True)
+    product = code.op("mul", wide, code.convert(mult, 128, signed=False))
+    now = code.convert(code.op("ashr", product, clock.shift), 64, signed=False)
+    if clock.base_ns:
+        now = code.add(now, base_ns)
     code.assume(code.icmp("ne", now, 0))
     code.set(firing.time, now)
     code.jump(after)
