@@ -192,7 +192,8 @@ def timestamp(firing: Firing) -> IrValue:
     code.block(read)
     cycles = code.asm(machine.timestamp_asm, machine.timestamp_constraints)
     base_cycles, mult, base_ns = (
-        code.load(64, const(machine.address(HEADER_CLOCK + 8 * word))) for word in range(3)
+        code.load(bits, const(machine.address(HEADER_CLOCK + 8 * word)))
+        for word, bits in enumerate((64, 32, 64))
     )
     elapsed = code.op("sub", cycles, base_cycles)
     # Signed: this CPU's counter may be a little lower than the counter of the CPU on which
