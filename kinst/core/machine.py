@@ -462,9 +462,12 @@ class Planting(Protocol):
 
     Attributes:
         cannot_plant: why planting is refused, in words for the user.
+        no_counters: why map_alias() has mapped counters nowhere, in words for the user. Empty if
+            clauses of this machine can count without such counters.
     """
 
     cannot_plant: ClassVar[Reason] = ("code cannot be written into this machine's kernel", "")
+    no_counters: ClassVar[Reason] = ("", "")
 
     @property
     def planter(self) -> Planter | None:

@@ -12,6 +12,7 @@ from bisect import insort
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from kinst.core.errors import KinstError
 from kinst.core.layout import LEAF
 from kinst.core.machine import Planting
 from kinst.session.sizes import counters_room
@@ -80,7 +81,8 @@ def map_counters(
     displacement from the CPU's base.
 
     The machine is stopped. Returns None if there are no counters, if the bases are too close
-    together or too far apart, or if the page tables have no room near them.
+    together or too far apart, or if the page tables have no room near them. In the last case, raise
+    KinstError if the machine cannot count in any other way (Planting.no_counters).
 
     Args:
         bases: values of the per-CPU base register, in CPU order.
@@ -104,6 +106,8 @@ def map_counters(
             within = (lowest + COLOUR) % LEAF
             start, inside = virtual + within, offset + within
             return Counters(start - lowest, tuple(inside + base - lowest for base in bases))
+    if target.no_counters[0]:
+        raise KinstError(*target.no_counters)
     return None
 
 

@@ -356,9 +356,9 @@ def _wanted(
         if bodies is None and code is None:
             if counters is None and layout.counters_size:
                 raise KinstError(
-                    "the program has no free addresses for counters below 2 GB, where its threads"
-                    " can reach them",
-                    "earlier traces of this process have filled them: start the program anew",
+                    f"there is no room for {layout.counters_size} bytes of counters for each"
+                    " thread of the program",
+                    "fewer aggregations, or fewer instructions",
                 )
             raise KinstError(
                 f"{e.probe.name}: {ONLY_COUNTS}",

@@ -72,7 +72,7 @@ class StartedMachine:
         bases = self.facts.per_cpu_bases
         if not self.facts.only_counts:
             return counters_room(self.cpus)
-        return (max(bases) + (bases[1] - bases[0]) + 3 * LEAF) & -LEAF
+        return (max(bases) - min(bases) + (bases[1] - bases[0]) + 3 * LEAF) & -LEAF
 
     @property
     def never_stands(self) -> bool:

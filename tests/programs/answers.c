@@ -6,11 +6,15 @@
  *
  * With -DOWN_CALLS, its threads sleep in code of this file, as those of a static program sleep in
  * code of the program: it makes the calls read(2) and nanosleep(2) itself.
+ *
+ * With -DFILLS_LOW_ADDRESSES, it leaves no addresses free below 2 GB.
  */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
@@ -40,6 +44,8 @@ __attribute__((noinline)) static int own_nanosleep(const struct timespec *time, 
 static volatile int over;
 static volatile sig_atomic_t ticks;
 static unsigned long steps, naps;
+/* Nothing reads it: a test writes addresses there, as stacks have them of calls that have returned. */
+unsigned long stale_words[32];
 
 __attribute__((noinline)) unsigned long one_round(unsigned long value)
 {
@@ -108,6 +114,12 @@ int main(void)
 	pthread_t spinner, sleeper;
 	unsigned long result, value = 1;
 	char text[32];
+#ifdef FILLS_LOW_ADDRESSES
+	void *low = (void *)(1ul << 16);
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+	if (mmap(low, (1ul << 31) - (1ul << 16), PROT_NONE, flags, -1, 0) != low)
+		return 7;
+#endif
 	setvbuf(stdout, 0, _IOLBF, 0);
 	sigaction(SIGALRM, &action, 0);
 	setitimer(ITIMER_REAL, &often, 0);

@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +55,10 @@ _NO_CALL = 1 << 63  # from this value on, orig_rax says that a thread is in no s
 # Bytes of counters of a thread for each byte of code: two counters for each instruction, and twice
 # as much again for programs with several aggregations.
 _COUNTERS_EACH = 8
-# Bytes of all threads' counters, and the least that they get where little memory is free.
-_COUNTERS, _LEAST_COUNTERS = 1 << 28, 1 << 24
+_COUNTERS = 1 << 28  # bytes of all threads' counters
+# Free addresses from the lowest gs base on: a counter is less than 2 GB above its thread's base.
+_BASES = _REACH + _COUNTERS
+_NEAR, _USER_END = 1 << 32, 1 << 47  # lower addresses are for code; end of user addresses
 _LEAST_THREADS, _MOST_THREADS = 16, 1024
 _SHADOW_STACKS = "SHSTK"
 # What /proc/PID/status says of a process in which kinst cannot map memory or displace calls, with
@@ -66,6 +68,7 @@ _REFUSED = (
     (re.compile(r"^x86_Thread_features:.*\bshstk\b", re.M),
      "it has a shadow stack, which displaced calls would violate"),
 )  # fmt: skip
+_START_ANEW = "earlier traces of this process have filled them: start the program anew"
 _OWN_MEMORY = "/memfd:scratch"  # name in /proc/PID/maps of what SharedMemory("scratch") makes
 
 
@@ -88,6 +91,10 @@ class TracedProcess(Target):
 
     abilities = Abilities(writes_code=True, runs_commands=True)
     cannot_stop = "a user program's instructions are only counted", ""
+    no_counters = (
+        "the program has no free addresses for counters below 2 GB, where code reaches them",
+        _START_ANEW,
+    )
     cpus = 1
 
     def __init__(self, config: MachineConfig) -> None:
@@ -106,6 +113,7 @@ class TracedProcess(Target):
         self._started = bool(config.options.process)
         self._memory: SharedMemory | None = None
         self._unmapped = 0  # bytes at the end of scratch that are for counters alone (map_alias())
+        self._lowest = self._span = 0  # lowest gs base of a thread; distance to the highest one
         self._program = _attached(config.options.process) if self._started else _started(config)
         try:
             self._program.process.open_memory()
@@ -124,35 +132,39 @@ class TracedProcess(Target):
             if "x" in one.rights and one.inode == program.st_ino
         )  # fmt: skip
         block = (code * _COUNTERS_EACH + _APART - 1) & -_APART
-        threads = min(max(self._counters() // block, _LEAST_THREADS), _MOST_THREADS)
-        bases = tuple(range(0, threads * block, block))
+        threads = min(max(_COUNTERS // block, _LEAST_THREADS), _MOST_THREADS)
+        self._lowest = self._lowest_base()
+        bases = tuple(range(self._lowest, self._lowest + threads * block, block))
         self._program.give_bases(bases)
-        self._unmapped = (bases[-1] + block + LEAF) & -LEAF
+        self._span = bases[-1] - bases[0]
+        self._unmapped = (self._span + block + LEAF) & -LEAF
         return KernelLocation(
             places=(self._auxiliary(_ENTRY),), counter_bases=bases, process=self._program.pid
         )
 
-    def _counters(self) -> int:
-        """Return how many bytes the counters of all threads together may have.
+    def _lowest_base(self) -> int:
+        """Return the lowest gs base for the program's threads.
 
-        The result is _COUNTERS if the program has enough free addresses. If not, it is halved until
-        they suffice, or until it is at most _LEAST_COUNTERS.
+        If the scratch of an earlier trace is still mapped, the result is the lowest gs base of that
+        trace. So a thread that is still in the trampolines of that trace adds to counters of that
+        trace, whose memory is mapped. Otherwise the result is in the middle of the largest range of
+        free addresses, far from what the program will map.
 
-        Enough are four areas of this size: one for this trace and three for later traces. They must
-        be within a distance of 32 bits from the lowest gs base.
+        Raises TargetError if too few addresses are free.
         """
-        taken = self._taken()
-        size = _COUNTERS
-        while size > _LEAST_COUNTERS:
-            fits, at = 0, size + _APART
-            while at + size < _REACH and fits < 4:
-                ends = [end for start, end in taken if start < at + size and at < end]
-                fits += not ends
-                at = max(ends, default=at + size)
-            if fits == 4:
-                break
-            size //= 2
-        return size
+        places: dict[tuple[int, int], int] = {}
+        for one in self._earlier(self._program.process.mappings()):
+            low = places.setdefault((one.inode, one.offset), one.start)
+            if low < one.start:  # counters are mapped twice (map_alias())
+                return one.start - low
+        top, holes = _NEAR, list[tuple[int, int]]()  # (bytes, first address)
+        for start, end in (*self._taken(), (_USER_END, _USER_END)):
+            holes.append((start - top, top))
+            top = max(top, end)
+        size, start = max(holes)
+        if size < _BASES:
+            raise TargetError("the program has no free addresses for the counters of its threads")
+        return (start + (size - _BASES) // 2) & -LEAF
 
     def _auxiliary(self, kind: int) -> int:
         """Return an entry of the program's auxiliary vector. Raises TargetError."""
@@ -181,8 +193,9 @@ class TracedProcess(Target):
         Args:
             ranges: addresses [low, high).
         """
-        earlier = [(one.start, one.end) for one in self._earlier_code()]
-        words = pointers_in(self._words(), [*ranges, *earlier])
+        mappings = self._program.process.mappings()
+        earlier = [(one.start, one.end) for one in self._earlier(mappings) if "x" in one.rights]
+        words = pointers_in(self._words(mappings), [*ranges, *earlier])
         if not earlier:
             return words
         inside = np.zeros(len(words), np.bool_)
@@ -192,28 +205,30 @@ class TracedProcess(Target):
         led = [at for at in back if any(low <= at < high for low, high in ranges)]
         return np.unique(np.concatenate([words[~inside], np.array(sorted(led), np.uint64)]))
 
-    def _words(self) -> list[memoryview]:
-        """Return the program's writable memory, and the registers of its threads as memory."""
+    def _words(self, mappings: Sequence[ProcessMapping]) -> list[memoryview]:
+        """Return the program's writable memory, and the registers of its threads as memory.
+
+        Args:
+            mappings: the program's mappings.
+        """
         registers: list[int] = []
         for one in self._program.registers():
             registers += one.values()
             if one["orig_rax"] < _NO_CALL:  # the kernel may restart the call, 2 bytes before
                 registers.append(one["rip"] - len(SYSCALL) & MASK)
-        return [*self._writable(), memoryview(np.array(registers, np.uint64).tobytes())]
-
-    def _earlier_memory(self) -> list[ProcessMapping]:
-        """Return the program's mappings of scratch that belong to earlier traces, which other kinst
-        processes made."""
-        ours = 0 if self._memory is None else os.fstat(self._memory.fd).st_ino
-        return [
-            one
-            for one in self._program.process.mappings()
-            if one.path.startswith(_OWN_MEMORY) and one.inode != ours
+        writable = [
+            memoryview(piece)
+            for one in mappings
+            if one.rights.startswith("rw-p")
+            for piece in self._program.process.resident(one.start, one.end)
         ]
+        return [*writable, memoryview(np.array(registers, np.uint64).tobytes())]
 
-    def _earlier_code(self) -> list[ProcessMapping]:
-        """Return the program's mappings of the trampolines of earlier traces."""
-        return [one for one in self._earlier_memory() if "x" in one.rights]
+    def _earlier(self, mappings: Sequence[ProcessMapping]) -> list[ProcessMapping]:
+        """Return those of the program's mappings that are scratch of earlier traces, which other
+        kinst processes made."""
+        ours = 0 if self._memory is None else os.fstat(self._memory.fd).st_ino
+        return [one for one in mappings if one.path.startswith(_OWN_MEMORY) and one.inode != ours]
 
     def _unmap_unused(self) -> None:
         """Unmap the scratch of earlier traces, except that of traces in whose trampolines a thread
@@ -221,22 +236,18 @@ class TracedProcess(Target):
 
         A thread may be in trampolines if a register or a word of memory points to their code.
         """
-        code = self._earlier_code()
+        mappings = self._program.process.mappings()
+        earlier = self._earlier(mappings)
+        code = [one for one in earlier if "x" in one.rights]
         if not code:
             return
-        words = pointers_in(self._words(), [(one.start, one.end) for one in code]).tolist()
+        ranges = [(one.start, one.end) for one in code]
+        words = pointers_in(self._words(mappings), ranges).tolist()
         entered = [word for word in words if any(self.read(word, UNUSED))]
         used = {one.inode for one in code for word in entered if one.start <= word < one.end}
-        for one in self._earlier_memory():
+        for one in earlier:
             if one.inode not in used:
                 self._program.call(_MUNMAP, one.start, one.size)
-
-    def _writable(self) -> Iterator[memoryview]:
-        process = self._program.process
-        for mapping in process.mappings():
-            if mapping.rights.startswith("rw-p"):
-                for piece in process.resident(mapping.start, mapping.end):
-                    yield memoryview(piece)
 
     def move(self, places: Mapping[int, int]) -> None:
         """Change the program counters of threads.
@@ -301,18 +312,28 @@ class TracedProcess(Target):
         reach: tuple[int, int] | None = None,
         data: int = 0,
     ) -> int | None:
+        """Map the code of scratch. Its data are not mapped, since trampolines only count."""
         self._memory = SharedMemory("scratch", size, 1)
-        mapped = size - self._unmapped
-        address = self._free(mapped, near, data)
-        self._map(address, mapped, 0, _DATA_RIGHTS | mmap.PROT_EXEC)
-        return address
+        data &= -PAGE
+        mapped = size - self._unmapped - data
+        address = self._free(mapped, near, data + _LOWEST)
+        self._map(address, mapped, data, _DATA_RIGHTS | mmap.PROT_EXEC)
+        return address - data
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
-        if virtual < 0 or any(
-            low < virtual + size and virtual < high for low, high in self._taken()
+        """Map the counters of all threads. Map those of the first thread also where gs base 0
+        reaches them: after the trace, each thread has this base again, and may still be in a
+        trampoline."""
+        low = virtual - self._lowest
+        places = [(low, size - self._span), (virtual, size)]
+        if any(
+            start < address + count and address < end
+            for start, end in ((-_USER_END, 0), *self._taken())
+            for address, count in places
         ):
             return False
-        self._map(virtual, size, scratch_offset, _DATA_RIGHTS)
+        for address, count in places:
+            self._map(address, count, scratch_offset, _DATA_RIGHTS)
         return True
 
     def _map(self, address: int, size: int, offset: int, rights: int) -> None:
@@ -339,30 +360,28 @@ class TracedProcess(Target):
         # Without address randomisation, the heap begins directly after the program's data.
         return sorted([*every, (heap, heap + _HEAP), (0, _LOWEST)])
 
-    def _free(self, size: int, near: tuple[int, int], data: int) -> int:
+    def _free(self, size: int, near: tuple[int, int], lowest: int) -> int:
         """Return an address at which memory of this size can be mapped, and from which branches
-        reach the program's code.
+        reach the program's code. Raises TargetError if there is none.
 
         Args:
             size: bytes of the memory.
             near: addresses [low, high) of the program's code.
-            data: bytes at the start of the memory that hold no code.
+            lowest: the lowest address that may be returned.
         """
         low, high = near
-        lowest, highest = high - _REACH - data, low + _REACH - data - (size - data)
         places = []
-        taken = self._taken()
-        ends = [(0, 0), *taken, (1 << 47, 1 << 47)]
-        top = 0
-        for start, end in ends:
-            room = (max(top, lowest, _LOWEST), min(start, highest + size))
-            if room[1] - room[0] >= size:
+        top = max(high - _REACH, lowest)
+        for start, end in (*self._taken(), (_USER_END, _USER_END)):
+            until = min(start, low + _REACH)
+            if until - top >= size:
                 # Below the code as high as possible; above it, too: low addresses are for counters.
-                places.append(room[1] - size & -PAGE)
+                places.append(until - size & -PAGE)
             top = max(top, end)
         if not places:
             raise TargetError(
-                f"the program has no {size >> 20} MB of free addresses within 2 GB of its code"
+                f"the program has no {size >> 20} MB of free addresses within 2 GB of its code",
+                _START_ANEW,
             )
         return min(places, key=lambda at: abs(at - low))
 

@@ -107,6 +107,19 @@ def test_what_is_no_counting_is_refused(
     assert "55" not in out  # it has not run
 
 
+@pytest.mark.full
+def test_more_counters_than_there_is_room_for_are_refused(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Ten counters for each of gzip's 13,000 instructions are more than the megabyte of a
+    thread."""
+    counts = " ".join(f"@a{k}[probefunc, probename] = count();" for k in range(10))
+    words = ["--process", "-n", f"kinst::*: {{ {counts} }}", "-c", "gzip --version"]
+    status, out, err = run(words, capfd)
+    assert status == 1 and not out
+    assert "bytes of counters for each thread" in err and "fewer aggregations" in err
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -78,6 +78,28 @@ class Running:
             memory.seek(self.base + section.address)
             return memory.read(section.size), elf.data(section)
 
+    def address(self, name: str) -> int:
+        """Return the running address of a symbol."""
+        names = subprocess.run(["nm", self.path], capture_output=True, text=True, check=True).stdout
+        (row,) = (row for row in names.splitlines() if row.endswith(f" {name}"))
+        return self.base + int(row.split()[0], 16)
+
+    def codes_of_traces(self) -> list[int]:
+        """Return the address of some code in the trampolines of each trace that is still mapped,
+        the newest trace last."""
+        maps = Path(f"/proc/{self.pid}/maps").read_text().splitlines()
+        rows = [
+            line.split() for line in maps if "/memfd:scratch" in line and "x" in line.split()[1]
+        ]
+        found = []
+        for span, _, _, _, inode, *_ in rows:
+            low, high = (int(end, 16) for end in span.split("-"))
+            with open(f"/proc/{self.pid}/mem", "rb") as memory:
+                memory.seek(low)
+                code = memory.read(high - low)
+            found.append((int(inode), low + next(k for k, byte in enumerate(code) if byte)))
+        return [at for _, at in sorted(found)]
+
     def write(self, address: int, data: bytes) -> None:
         """Write into the program's memory, read-only memory too."""
         with open(f"/proc/{self.pid}/mem", "r+b", buffering=0) as memory:
@@ -193,13 +215,30 @@ def test_rounds_of_a_running_process_are_counted(
 
 @pytest.mark.full
 def test_a_process_is_traced_again_and_again(tmp_path: Path) -> None:
-    """Later traces have room for code and counters near a program at low addresses, where a trace
-    leaves some 200 MB mapped if a thread may be in it."""
-    with running(tmp_path, "-static") as one:
-        for rounds in range(100, 104):
-            hits = traced(one, lambda n=rounds: one.ask(n), SOME)  # type: ignore[misc]
+    """Later traces have room for code and counters near a program at low addresses, although words
+    of memory point into the code of each earlier trace, so that all of it stays mapped."""
+    with running(tmp_path, "-no-pie", "-DOWN_CALLS") as one:
+        words = one.address("stale_words")
+        for k, rounds in enumerate(range(100, 112)):
+            hits = traced(one, lambda n=rounds: one.ask(n))  # type: ignore[misc]
             found = {n for (function, _), n in hits.items() if function == "answer_round"}
             assert found == {rounds}
+            codes = one.codes_of_traces()
+            assert len(codes) == k + 1
+            one.write(words + 8 * k, codes[-1].to_bytes(8, "little"))
+        one.end()
+
+
+def test_a_process_without_free_low_addresses_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path, "-DFILLS_LOW_ADDRESSES") as one:
+        with (
+            kinst.process(pid=one.pid) as machine,
+            pytest.raises(kinst.KinstError, match=r"no free addresses for counters below 2 GB"),
+        ):
+            machine.trace(COUNT)
+        one.ask(20)
+        there, file = one.text()
+        assert there == file
         one.end()
 
 
@@ -311,9 +350,7 @@ def test_a_process_without_memory_is_refused_and_goes_on(tmp_path: Path) -> None
 def test_code_that_another_tool_has_changed_is_refused(tmp_path: Path) -> None:
     """A debugger has a breakpoint in the program, in a function that does not run."""
     with running(tmp_path) as one:
-        names = subprocess.run(["nm", one.path], capture_output=True, text=True, check=True).stdout
-        (row,) = (row for row in names.splitlines() if row.endswith(" never"))
-        at = one.base + int(row.split()[0], 16)
+        at = one.address("never")
         one.write(at, b"\xcc")
         with (
             kinst.process(pid=one.pid) as machine,
