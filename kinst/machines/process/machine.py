@@ -159,7 +159,7 @@ class TracedProcess(Target):
                 return one.start - low
         top, holes = _NEAR, list[tuple[int, int]]()  # (bytes, first address)
         for start, end in (*self._taken(), (_USER_END, _USER_END)):
-            holes.append((start - top, top))
+            holes.append((min(start, _USER_END) - top, top))
             top = max(top, end)
         size, start = max(holes)
         if size < _BASES:
