@@ -15,6 +15,7 @@ import platform
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -55,9 +56,9 @@ _NO_CALL = 1 << 63  # from this value on, orig_rax says that a thread is in no s
 # Bytes of counters of a thread for each byte of code: two counters for each instruction, and twice
 # as much again for programs with several aggregations.
 _COUNTERS_EACH = 8
-_COUNTERS = 1 << 28  # bytes of all threads' counters
-# Free addresses from the lowest gs base on: a counter is less than 2 GB above its thread's base.
-_BASES = _REACH + _COUNTERS
+# Bytes of all threads' counters. For each earlier trace that is still mapped, they are 4 times
+# fewer (_FEWER bits), but enough for _EACH times as many threads as the program has.
+_COUNTERS, _FEWER, _EACH = 1 << 28, 2, 2
 _NEAR, _USER_END = 1 << 32, 1 << 47  # lower addresses are for code; end of user addresses
 _LEAST_THREADS, _MOST_THREADS = 16, 1024
 _SHADOW_STACKS = "SHSTK"
@@ -113,6 +114,9 @@ class TracedProcess(Target):
         self._started = bool(config.options.process)
         self._memory: SharedMemory | None = None
         self._unmapped = 0  # bytes at the end of scratch that are for counters alone (map_alias())
+        # Address of the memory for code in the program, its bytes, and its offset in scratch.
+        self._code: tuple[int, int, int] | None = None
+        self._counters_at = 0  # offset in scratch of the counters; 0 before they are mapped
         self._lowest = self._span = 0  # lowest gs base of a thread; distance to the highest one
         self._program = _attached(config.options.process) if self._started else _started(config)
         try:
@@ -132,9 +136,8 @@ class TracedProcess(Target):
             if "x" in one.rights and one.inode == program.st_ino
         )  # fmt: skip
         block = (code * _COUNTERS_EACH + _APART - 1) & -_APART
-        threads = min(max(_COUNTERS // block, _LEAST_THREADS), _MOST_THREADS)
-        self._lowest = self._lowest_base()
-        bases = tuple(range(self._lowest, self._lowest + threads * block, block))
+        bases = self._bases(block)
+        self._lowest = bases[0]
         self._program.give_bases(bases)
         self._span = bases[-1] - bases[0]
         self._unmapped = (self._span + block + LEAF) & -LEAF
@@ -142,29 +145,50 @@ class TracedProcess(Target):
             places=(self._auxiliary(_ENTRY),), counter_bases=bases, process=self._program.pid
         )
 
-    def _lowest_base(self) -> int:
-        """Return the lowest gs base for the program's threads.
+    def _bases(self, block: int) -> tuple[int, ...]:
+        """Return the gs bases for the program's threads, ascending.
 
-        If the scratch of an earlier trace is still mapped, the result is the lowest gs base of that
-        trace. So a thread that is still in the trampolines of that trace adds to counters of that
-        trace, whose memory is mapped. Otherwise the result is in the middle of the largest range of
-        free addresses, far from what the program will map.
+        A thread may still be in the trampolines of an earlier trace, and adds to counters of that
+        trace: their distance from the thread's present gs base is as it was in that trace. Memory
+        must be mapped there. So if scratch of earlier traces is still mapped, the result is among
+        the gs bases of each of these traces. The traces share the 2 GB of addresses above each gs
+        base, so that a later trace gets fewer bases.
+
+        Args:
+            block: distance between the bases: bytes for the counters of a thread.
 
         Raises TargetError if too few addresses are free.
         """
-        places: dict[tuple[int, int], int] = {}
+        # Bytes and first addresses of the counters of earlier traces, which are mapped twice
+        # (map_alias()): those of one thread at low addresses, those of all threads at high ones.
+        counters: dict[tuple[int, int], list[ProcessMapping]] = {}
         for one in self._earlier(self._program.process.mappings()):
-            low = places.setdefault((one.inode, one.offset), one.start)
-            if low < one.start:  # counters are mapped twice (map_alias())
-                return one.start - low
+            counters.setdefault((one.inode, one.offset), []).append(one)
+        pairs = [found for found in counters.values() if len(found) == 2]
+        size = max(_COUNTERS >> _FEWER * len(pairs), block * _EACH * len(self._program.registers()))
+        threads = min(max(size // block, _LEAST_THREADS), _MOST_THREADS)
+        if pairs:
+            lowest = pairs[0][1].start - pairs[0][0].start
+            threads = min(threads, *(1 + (high.size - low.size) // block for low, high in pairs))
+        else:
+            lowest = self._largest_hole(_REACH + _COUNTERS)
+        return tuple(range(lowest, lowest + threads * block, block))
+
+    def _largest_hole(self, size: int) -> int:
+        """Return an address in the middle of the largest range of free addresses, far from what the
+        program will map. Raises TargetError if the range has fewer than `size` bytes.
+
+        Args:
+            size: bytes that must be free from the address on.
+        """
         top, holes = _NEAR, list[tuple[int, int]]()  # (bytes, first address)
         for start, end in (*self._taken(), (_USER_END, _USER_END)):
             holes.append((min(start, _USER_END) - top, top))
             top = max(top, end)
-        size, start = max(holes)
-        if size < _BASES:
+        free, start = max(holes)
+        if free < size:
             raise TargetError("the program has no free addresses for the counters of its threads")
-        return (start + (size - _BASES) // 2) & -LEAF
+        return (start + (free - size) // 2) & -LEAF
 
     def _auxiliary(self, kind: int) -> int:
         """Return an entry of the program's auxiliary vector. Raises TargetError."""
@@ -318,6 +342,7 @@ class TracedProcess(Target):
         mapped = size - self._unmapped - data
         address = self._free(mapped, near, data + _LOWEST)
         self._map(address, mapped, data, _DATA_RIGHTS | mmap.PROT_EXEC)
+        self._code = address, mapped, data
         return address - data
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
@@ -334,6 +359,7 @@ class TracedProcess(Target):
             return False
         for address, count in places:
             self._map(address, count, scratch_offset, _DATA_RIGHTS)
+        self._counters_at = scratch_offset
         return True
 
     def _map(self, address: int, size: int, offset: int, rights: int) -> None:
@@ -410,7 +436,26 @@ class TracedProcess(Target):
         if self._closed:
             return
         self._closed = True
+        if self._code is not None and not self._command and not self.is_over:
+            with suppress(TargetError):
+                self._unmap_after_code(*self._code)
         self._program.close()
+
+    def _unmap_after_code(self, address: int, size: int, offset: int) -> None:
+        """Unmap the memory for code after the last trampoline. Raises TargetError.
+
+        Args:
+            address: address of the memory for code in the program.
+            size: bytes of this memory.
+            offset: offset of this memory in scratch.
+        """
+        assert self._memory is not None
+        end = self._counters_at or offset + size
+        ends = [min(at + count, end) for at, count in self._memory.extents() if at < end]
+        used = max(*ends, offset) - offset + PAGE - 1 & -PAGE if ends else 0
+        if used < size:
+            self._program.stop()
+            self._program.call(_MUNMAP, address + used, size - used)
 
 
 def _started(config: MachineConfig) -> TracedProgram:

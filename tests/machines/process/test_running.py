@@ -84,21 +84,18 @@ class Running:
         (row,) = (row for row in names.splitlines() if row.endswith(f" {name}"))
         return self.base + int(row.split()[0], 16)
 
-    def codes_of_traces(self) -> list[int]:
-        """Return the address of some code in the trampolines of each trace that is still mapped,
-        the newest trace last."""
+    def codes_of_traces(self) -> set[int]:
+        """Return the address of some code in the trampolines of each trace that is still mapped."""
         maps = Path(f"/proc/{self.pid}/maps").read_text().splitlines()
-        rows = [
-            line.split() for line in maps if "/memfd:scratch" in line and "x" in line.split()[1]
-        ]
-        found = []
-        for span, _, _, _, inode, *_ in rows:
-            low, high = (int(end, 16) for end in span.split("-"))
+        rows = [line.split() for line in maps if "/memfd:scratch" in line]
+        found = set()
+        for low, high in (row[0].split("-") for row in rows if "x" in row[1]):
+            start = int(low, 16)
             with open(f"/proc/{self.pid}/mem", "rb") as memory:
-                memory.seek(low)
-                code = memory.read(high - low)
-            found.append((int(inode), low + next(k for k, byte in enumerate(code) if byte)))
-        return [at for _, at in sorted(found)]
+                memory.seek(start)
+                code = memory.read(int(high, 16) - start)
+            found.add(start + next(k for k, byte in enumerate(code) if byte))
+        return found
 
     def write(self, address: int, data: bytes) -> None:
         """Write into the program's memory, read-only memory too."""
@@ -218,14 +215,15 @@ def test_a_process_is_traced_again_and_again(tmp_path: Path) -> None:
     """Later traces have room for code and counters near a program at low addresses, although words
     of memory point into the code of each earlier trace, so that all of it stays mapped."""
     with running(tmp_path, "-no-pie", "-DOWN_CALLS") as one:
-        words = one.address("stale_words")
-        for k, rounds in enumerate(range(100, 112)):
+        words, codes = one.address("stale_words"), set[int]()
+        for k, rounds in enumerate(range(100, 110)):
             hits = traced(one, lambda n=rounds: one.ask(n))  # type: ignore[misc]
             found = {n for (function, _), n in hits.items() if function == "answer_round"}
             assert found == {rounds}
-            codes = one.codes_of_traces()
+            before, codes = codes, one.codes_of_traces()
+            (newest,) = codes - before
             assert len(codes) == k + 1
-            one.write(words + 8 * k, codes[-1].to_bytes(8, "little"))
+            one.write(words + 8 * k, newest.to_bytes(8, "little"))
         one.end()
 
 
