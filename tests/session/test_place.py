@@ -104,6 +104,8 @@ def test_areas_do_not_overlap() -> None:
 class FakeTarget:
     """A target whose memory is free from `free` on."""
 
+    no_counters = ("", "")
+
     def __init__(self, free: int) -> None:
         self.free = free
         self.mapped: list[tuple[int, int, int]] = []
@@ -131,7 +133,11 @@ def test_counter_blocks_lie_at_one_displacement() -> None:
     # Blocks that overlap, or bases too far apart, cannot be used.
     assert map_counters(target, (0, 4096), total, 8192) is None  # type: ignore[arg-type]
     assert map_counters(target, (0, 1 << 30), total, 8) is None  # type: ignore[arg-type]
-    assert map_counters(FakeTarget(1 << 64), bases, total, 8) is None  # type: ignore[arg-type]
+    full = FakeTarget(1 << 64)
+    assert map_counters(full, bases, total, 8) is None  # type: ignore[arg-type]
+    full.no_counters = ("there is no room", "start anew")
+    with pytest.raises(KinstError, match=r"there is no room \(start anew\)"):
+        map_counters(full, bases, total, 8)  # type: ignore[arg-type]
 
 
 def test_what_is_kept_by_the_consumer_has_room_until_it_takes_it() -> None:
