@@ -21,6 +21,11 @@ class Members:
         return (Member("a", INT, 0), Member("b", INT, 32))
 
 
+class Quarters:
+    def members(self, struct: StructType) -> Sequence[Member]:
+        return tuple(Member(name, INT, 32 * k) for k, name in enumerate("abcd"))
+
+
 PAIR = StructType("struct", "pair", 8, "test 1", Members())
 RBX = "regs[R_RBX]"
 # Places of n at each offset of f; p is a pair in two registers, m one in memory.
@@ -43,6 +48,11 @@ def find(place: MatchedInstruction, name: str, inlined: str) -> Local:
         "two": (
             UINT64,
             (LocalPiece("value", RBX, 4), LocalPiece("memory", "(regs[R_RSP] + 4)", 4)),
+        ),
+        # Its first quarter is in a register, the rest in memory.
+        "split": (
+            StructType("struct", "pair", 16, "test 1", Quarters()),
+            (LocalPiece("value", RBX, 4), LocalPiece("memory", "regs[R_RSP]", 12)),
         ),
     }
     if name not in made:
@@ -111,6 +121,19 @@ def test_clauses_without_locals_stay() -> None:
 )
 def test_members(expression: str, text: str) -> None:
     assert f"x = {text};" in shown(f"kinst::f:4 {{ x = {expression}; }}")
+
+
+@pytest.mark.parametrize(
+    ("member", "text"),
+    [
+        ("a", "(int)regs[R_RBX]"),
+        ("b", "*(int *)regs[R_RSP]"),
+        ("c", "*(int *)(regs[R_RSP] + 4)"),
+        ("d", "*(int *)(regs[R_RSP] + 8)"),
+    ],
+)
+def test_members_of_a_structure_of_which_a_part_is_in_memory(member: str, text: str) -> None:
+    assert f"x = {text};" in shown(f"kinst::f:4 {{ x = locals->split.{member}; }}")
 
 
 def test_two_pieces_make_one_value() -> None:

@@ -153,6 +153,19 @@ def test_what_is_no_monitor(said: bytes | None, error: str) -> None:
             qmp.execute("query-status")
 
 
+def test_the_connection_ends_with_its_client() -> None:
+    """QEMU's monitor serves a single client at a time: it waits for the end of the connection."""
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(20)
+    with theirs:
+        with Qmp(ours, "the monitor", 1.0) as qmp:
+            theirs.sendall(b'{"QMP": {}}\n{"return": {}}\n{"return": {"status": "running"}}\n')
+            assert qmp.execute("query-status") == {"status": "running"}
+        asked = b"".join(iter(lambda: theirs.recv(4096), b""))
+        assert asked.count(b"\n") == 2
+        qmp.close()  # a second time changes nothing
+
+
 def test_events_without_end_are_no_answer(tmp_path: Path) -> None:
     """They come faster than kinst waits, and do not make it wait forever."""
     ours, theirs = socket.socketpair()
