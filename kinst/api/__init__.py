@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from kinst.api.program import Program
     from kinst.api.trace import Trace
     from kinst.core.machine import EarlyStart
+    from kinst.dlang.vocabulary.translation import translate
     from kinst.kernels.fetch import Offered
     from kinst.kernels.source_text import find_source, package_of, paths_within, read_sources
     from kinst.session.compiled import ProbeStability, ProgramStability
@@ -99,6 +100,7 @@ __all__ = [
     "process",
     "read_sources",
     "start_early",
+    "translate",
     "vocabulary",
 ]  # fmt: skip
 
@@ -108,6 +110,7 @@ _PLACES = {
     "Program": "kinst.api.program",
     "Trace": "kinst.api.trace",
     "Offered": "kinst.kernels.fetch",
+    "translate": "kinst.dlang.vocabulary.translation",
     "EarlyStart": "kinst.core.machine",
     **dict.fromkeys(("Files", "start_early"), "kinst.session.request_machine"),
     **dict.fromkeys(

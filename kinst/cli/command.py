@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO
 
 from kinst import api
@@ -30,6 +31,19 @@ from kinst.version import __version__
 
 D_VERSION = "1.13"
 SOME = "-n or -s names some"
+# What to type instead of commands of perf, trace-cmd and bpftrace.
+_OTHER_COMMANDS = MappingProxyType(
+    {
+        "trace": "-n 'syscall::NAME:entry { }' traces system calls, -n 'fbt::FUNCTION:entry { }'"
+        " functions",
+        "probe": "-n 'fbt::FUNCTION:entry { }' prints each call",
+        "record": "-n 'profile-97 { @[stack()] = count(); }' samples; kinst flame draws it",
+        "report": "kinst top and kinst flame show where time goes",
+        "script": "kinst prints records as they come; -o FILE keeps them",
+        "stat": "-n 'fbt::FUNCTION:entry { @ = count(); }' counts",
+        "list": "-l -n 'fbt::vfs_*:entry' lists probes",
+    }
+)
 ALIKE = 0.75  # how alike a wrong name of a command and a right one are, 0 to 1
 
 
@@ -168,8 +182,19 @@ def shell_script(shell: str) -> str:
     return (Path(__file__).parent / "completion" / name).read_text(encoding="utf-8")
 
 
-def _meant(word: str) -> str:
-    """Return what to type instead of a word that follows no option and names no command."""
+def _meant(word: str, words: Sequence[str]) -> str:
+    """Return what to type instead of a word that follows no option and names no command.
+
+    Args:
+        words: the words of the command line without the program's name.
+    """
+    if not Path(word).is_file() and (":" in word or "{" in word):
+        at = words.index(word)
+        before = words[: at - 1] if words[at - 1 : at] == ["-e"] else words[:at]
+        line = ["kinst", *before, "-n", api.translate(word), *words[at + 1 :]]
+        return f"type: {import_module('shlex').join(line)}"
+    if word in _OTHER_COMMANDS:
+        return _OTHER_COMMANDS[word]
     near = import_module("difflib").get_close_matches(word, commands(), 1, ALIKE)
     if near:
         return f"did you mean kinst {near[0]}?"
@@ -205,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         request = line.request
         if not request.programs and (request.arguments or not request.list_probes):
             word = next(iter(request.arguments), "")
-            raise UsageError("no probes specified", _meant(word) if word else SOME)
+            raise UsageError("no probes specified", _meant(word, words) if word else SOME)
         return _into_output(line, Interrupts())
 
     def wrong(error: KinstError) -> None:

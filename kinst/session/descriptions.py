@@ -163,7 +163,7 @@ def naming(
     """
     if pattern.id:
         return "kinst -l lists those with numbers"
-    if pattern.provider not in providers and (meant := probe_hint(pattern)):
+    if meant := probe_hint(pattern):
         return meant
     if meant := shifted(pattern, providers):
         return meant

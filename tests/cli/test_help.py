@@ -30,6 +30,20 @@ def test_help_begins_with_usage_and_three_one_liners(capsys: pytest.CaptureFixtu
         ),
         ([__file__], f"kinst: no probes specified (-s {__file__} reads the program in this file)"),
         (["flmae", "-c", "ls"], "kinst: no probes specified (did you mean kinst flame?)"),
+        # as bpftrace and perf are called
+        (
+            ["-e", "kprobe:f { @ = hist(1); }"],
+            "kinst: no probes specified (type: kinst -n 'fbt::f:entry { @ = quantize(1); }')",
+        ),
+        (
+            ["-q", "fbt::f:entry { @ = count(); }", "-c", "ls"],
+            "kinst: no probes specified (type: kinst -q -n 'fbt::f:entry { @ = count(); }' -c ls)",
+        ),
+        (
+            ["-l", "kprobe:vfs_*"],
+            "kinst: no probes specified (type: kinst -l -n 'fbt::vfs_*:entry')",
+        ),
+        (["list"], "kinst: no probes specified (-l -n 'fbt::vfs_*:entry' lists probes)"),
         (
             ["--gdb", ":1", "--kernel", "6.12", "-n", "BEGIN"],
             "kinst: --kernel 6.12 is an option of --vm, not of --gdb (--debug says which vmlinux is"

@@ -16,7 +16,7 @@ from kinst.session.request import Request
 
 REPORT = Report(lambda text: None, lambda work, part: None, 0.0)
 # From bpftrace's tutorial of one-liners and its README, perf-probe(1) and kprobetrace.rst, with the
-# names of functions that Debian's 6.1 has.
+# names of functions that Debian's 6.1 has; two with FreeBSD's names.
 ONE_LINERS = (
     ("kprobe:vfs_read { @[comm] = hist(arg2); }",
      "fbt::vfs_read:entry { @[execname] = quantize(arg2); }"),
@@ -58,6 +58,10 @@ ONE_LINERS = (
     ("begin { @pid = 5; } kprobe:vfs_read /pid == @pid/ { @ = count(); } end { print(@pid); }",
      "BEGIN { pid_ = 5; } fbt::vfs_read:entry /pid == pid_/ { @ = count(); }"
      " END { trace(pid_); }"),
+    ("fbt:kernel:vfs_read:entry { @[comm, curthread->td_proc->p_pid] = count(); }",
+     "fbt:vmlinux:vfs_read:entry { @[execname, pid] = count(); }"),
+    ('fbt::vfs_read:entry { printf("%s", stringof(curthread->td_proc->p_comm)); }',
+     'fbt::vfs_read:entry { printf("%s", execname); }'),
     ("vfs_read%return $retval", r'fbt::vfs_read:return { printf("retval=%#x\n", arg1); }'),
     ("p:name do_sys_openat2 file=%si:ustring flags=+0(%dx) $comm $arg1",
      r'fbt::do_sys_openat2:entry { printf("file=%s flags=%#x comm=%s arg1=%#x\n",'

@@ -42,6 +42,7 @@ from kinst.dlang.types.conversions import (
     same,
     to_string,
 )
+from kinst.dlang.vocabulary.other_tracers import member_hint
 from kinst.dlang.walk import children
 
 # Limit for a whole program: the number of expansions multiplies if inlines use inlines.
@@ -276,7 +277,7 @@ def translated_member(
     definitions = [one for one in translator.node.members if one.name == node.name]
     if not definitions:
         message = f"translator does not define conversion for member: {node.name}"
-        raise DError(message, node.span, "D_XLATE_NOCONV")
+        raise DError(message, node.span, "D_XLATE_NOCONV", member_hint(node.name))
     pointer = isinstance(base.type, PointerType)
     if pointer != (node.op == "->"):
         message = f"operator {node.op} must be applied to a {'struct' if pointer else 'pointer'}"

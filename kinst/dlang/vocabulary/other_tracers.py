@@ -77,7 +77,8 @@ MEMBERS: Mapping[str, str] = MappingProxyType(
     {
         "td_name": "execname, or curthread->comm", "td_tid": "tid, or curthread->pid",
         "td_proc": "curthread->group_leader", "p_comm": "execname, or curthread->comm",
-        "p_pid": "pid, or curthread->tgid",
+        "p_pid": "pid, or curthread->tgid", "bio_length": "b_bcount", "bio_bcount": "b_bcount",
+        "bio_cmd": "b_flags", "bio_offset": "b_blkno, in blocks",
     }
 )  # fmt: skip
 
@@ -134,6 +135,8 @@ _PROBES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
      _USERLAND),
     (r"(?:software|hardware|watchpoint|asyncwatchpoint|iter|perf|bench):.*",
      "kinst has no such probes; profile-97 samples, fbt and kinst name code"),
+    (r"syscall:(?:freebsd|linux)\w*:([\w*?\[\]-]*):(entry|return)", r"in D: syscall::\1:\2"),
+    (r"(\w+):kernel:(.*)", r"in D: \1:vmlinux:\2"),
     (r"(?:begin|end|Begin|End)", "BEGIN and END are in capitals"),
     (r"(?:sched|proc|io|ip|tcp|udp|udplite|sctp|fsinfo|vminfo|sysinfo|vfs|nfs\w*|lockstat|mib"
      r"|cpc):.*",

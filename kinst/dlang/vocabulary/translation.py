@@ -50,6 +50,13 @@ _VALUES = MappingProxyType(
         **{f"sarg{n}": f"arg{n + 6}" for n in range(4)},
     }
 )  # fmt: skip
+# Expressions of FreeBSD's threads and processes, and the builtins of D with the same value.
+_THREADS = MappingProxyType(
+    {
+        "curthread->td_proc->p_comm": "execname", "curthread->td_name": "execname",
+        "curthread->td_proc->p_pid": "pid", "curthread->td_tid": "tid",
+    }
+)  # fmt: skip
 _BEGUN = "BEGIN { begun = timestamp; } "
 # Functions of bpftrace, each with the text of the same call in D; %s stands for its arguments.
 _CALLS = MappingProxyType(
@@ -108,6 +115,8 @@ def translate(text: str) -> str:
     or clauses cannot be told apart.
     """
     defined = _probe_definition(text.strip())
+    for expression, builtin in _THREADS.items():
+        text = text.replace(f"stringof({expression})", builtin).replace(expression, builtin)
     return defined or _ForeignProgram(text).in_d() or text
 
 

@@ -6,13 +6,13 @@ import pytest
 
 from kinst.codegen.subroutines import prototypes
 from kinst.core.errors import DError
-from kinst.core.probe import ProbePattern
+from kinst.core.probe import ProbeName, ProbePattern
 from kinst.dlang.api import compile_text, parse_option
 from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary import builtins, other_tracers
 from kinst.isa import load, names, register_hint
 from kinst.providers import load_all
-from kinst.session.descriptions import check_providers
+from kinst.session.descriptions import check_providers, naming
 
 
 def pattern_of(description: str) -> ProbePattern:
@@ -90,6 +90,8 @@ def test_a_predicate_follows_an_offset() -> None:
         ("block:block_rq_*", "in D: sdt:block::block_rq_*"),
         ("tracepoint:sched:*", "in D: sdt:sched::*"),
         ("uprobe:/bin/bash:readline", "programs"),
+        ("syscall:freebsd:read:entry", "in D: syscall::read:entry"),
+        ("fbt:kernel:vfs_*:return", "in D: fbt:vmlinux:vfs_*:return"),
         ("sched:::on-cpu { trace(args[0]->pr_pid); }", "no such provider"),
     ],
 )
@@ -97,15 +99,20 @@ def test_probes_of_other_tracers_are_told_before_anything_else(written: str, mea
     if written.startswith("uprobe"):  # a path is no description of D's
         assert meant in other_tracers.probe_hint(ProbePattern("", "uprobe", "bash", "readline"))
         return
+    if written.startswith(("syscall", "fbt")):  # a kernel might have such a module
+        assert naming(pattern_of(written), load_all(), None) == meant
+        return
     error = refusal(written)
     assert error.tag == "D_PDESC_ZERO" and error.span.column == 1
     assert meant in error.hint
 
 
 def test_providers_of_libraries_are_among_those_that_may_be_meant() -> None:
+    probes = [ProbeName("sched", "", "", "on-cpu"), ProbeName("fsinfo", "", "", "read")]
+
     def hint(text: str) -> str:
         with pytest.raises(DError) as caught:
-            check_providers((parse_option("n", text),), load_all(), lambda: ["sched", "fsinfo"])
+            check_providers((parse_option("n", text),), load_all(), lambda: probes)
         return caught.value.hint
 
     assert hint("shed:::on-cpu") == "did you mean sched:::on-cpu?"
