@@ -105,7 +105,10 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
         stacks = len({one.stack for one in calls})
         say(f"kinst: {len(calls)} calls from {stacks} stacks can fail")
         if not calls:
-            raise KinstError("no such call was made", "which calls are made below --in?")
+            raise KinstError(
+                "no such call was made",
+                "name other functions with --in, or run a command that makes such calls",
+            )
         chosen = asked.only or in_order(calls, first=first)
         title = f"kinst inject {failing} --in {','.join(within)}: `{request.command}`"
         key: dict[str, object] = {

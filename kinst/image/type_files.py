@@ -37,12 +37,12 @@ class ImagePaths:
 
     Attributes:
         kernel: returns the path of the kernel's debug file.
-        modules: returns a path for each module, by module name: that of the module's separate debug
-            file, or of its own file if it has no separate one.
-        debug: opens the files.
-        module_debug: takes the name of a module; returns the path of another file of the module,
-            one with DWARF, or None if there is none. It is called only if the file in `modules` has
-            no DWARF.
+        modules: function that returns a mapping from the name of each module to a path: that of
+            the module's separate debug file, or of the module's own file if it has no separate one.
+        debug: opener of the files.
+        module_debug: function that takes the name of a module whose file in the mapping has no
+            DWARF. It returns the path of a file of the module that has DWARF, such as a debug file
+            that must first be fetched; None if there is none.
     """
 
     kernel: Callable[[], Path]

@@ -269,8 +269,8 @@ class _Named:
             clause: the clause's index.
             once: whether the description comes from a D library's declaration of a probe, which may
                 consist of several descriptions. If so, the clause runs only once at a hit, even if
-                several of them match. It runs only at the sites that the clause's own descriptions
-                match, since the library may declare other arguments at the probe's other sites.
+                several of them match. The declaration may also have parts with other arguments,
+                each with a clause of its own: this clause does not run at the sites of those parts.
         """
         met = set[int]()
         for one in found:

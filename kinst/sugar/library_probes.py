@@ -81,7 +81,8 @@ class LibraryProbes:
         }
 
     def expand(self, program: tree.ProgramNode) -> tree.ProgramNode:
-        """Return a program in which descriptions of libraries' probes are replaced.
+        """Return a program in which each description of a library's probe is replaced by
+        descriptions of the probes at which the library's probe fires.
 
         Raises DError D_PDESC_ZERO or D_PDESC_INVAL for a probe that the library does not declare,
         or that this system or kernel does not have.
