@@ -3,7 +3,8 @@
  * Arguments: offsets=FILE, whose lines are offsets within 2 MB, in hex: KASLR moves a kernel by
  * multiples of 2 MB, so they tell the instructions wherever the kernel is; counts=FILE, an array of
  * struct row, which is up to date at any time; last=OFFSET, of an instruction after which nothing is
- * counted any more.
+ * counted any more, and apart=DISTANCE, of this instruction from a counted one that has run before it:
+ * code elsewhere may have the same offset.
  *
  * The declarations are those of QEMU's plugin interface, version 1.
  */
@@ -38,6 +39,7 @@ void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *instruction
 int qemu_plugin_version = 1;
 
 static unsigned char wanted[MOVED_BY]; /* 2: the last instruction */
+static uint64_t apart;
 static int over;
 static struct row *rows;
 static size_t used;
@@ -73,6 +75,17 @@ static struct row *row_of(uint64_t address)
     return found;
 }
 
+static int has_run(uint64_t address)
+{
+    int found = 0;
+
+    pthread_mutex_lock(&lock);
+    for (size_t k = 0; k < used && !found; k++)
+        found = rows[k].address == address && rows[k].count;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
     (void)id;
@@ -82,7 +95,7 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 
         if (address >> 63 && wanted[address % MOVED_BY] == 1)
             qemu_plugin_register_vcpu_insn_exec_cb(one, executed, 0, row_of(address));
-        else if (address >> 63 && wanted[address % MOVED_BY])
+        else if (address >> 63 && wanted[address % MOVED_BY] && has_run(address - apart))
             qemu_plugin_register_vcpu_insn_exec_cb(one, ended, 0, NULL);
     }
 }
@@ -104,6 +117,8 @@ int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **
             fclose(file);
         } else if (!strncmp(argv[k], "last=", 5)) {
             wanted[strtoul(value, NULL, 16) % MOVED_BY] = 2;
+        } else if (!strncmp(argv[k], "apart=", 6)) {
+            apart = strtoull(value, NULL, 16);
         } else {
             int file = open(value, O_RDWR | O_CREAT, 0600);
 

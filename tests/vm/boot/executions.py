@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from kinst.core.words import MASK
+
 SOURCE = Path(__file__).parents[2] / "c" / "executions.c"
 MOVED_BY = 2 << 20  # KASLR moves a kernel by multiples of this
 
@@ -29,13 +31,15 @@ class Executions:
             folder: folder for its files.
             addresses: linked addresses of the instructions to count.
             last: linked address of the instruction after which nothing is counted any more; None to
-                count up to the end.
+                count up to the end. The first of the counted instructions must run before it.
         """
+        addresses = list(addresses)
         plugin, offsets, self._counts = folder / "plugin.so", folder / "offsets", folder / "counts"
         subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", plugin, SOURCE], check=True)
         offsets.write_text("".join(f"{address % MOVED_BY:x}\n" for address in addresses))
         options = f"{plugin},offsets={offsets},counts={self._counts}"
-        options += f",last={last % MOVED_BY:x}" if last is not None else ""
+        if last is not None:
+            options += f",last={last % MOVED_BY:x},apart={last - addresses[0] & MASK:x}"
         self.arguments = ("-plugin", options)
 
     def read(self) -> dict[int, int]:
