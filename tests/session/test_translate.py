@@ -72,6 +72,49 @@ ONE_LINERS = (
 )  # fmt: skip
 
 
+# As scripts are written that come with bpftrace.
+SCRIPT = r"""#!/usr/bin/env bpftrace
+// Latency of reads, see http://example.org
+BEGIN
+{
+	printf("Tracing // reads... Hit Ctrl-C to end.\n");
+}
+
+kprobe:vfs_read
+{
+	@start[tid] = nsecs;
+}
+
+kretprobe:vfs_read
+/@start[tid]/
+{
+	$us = (nsecs - @start[tid]) / 1000;
+	@us[comm] = hist($us);
+	delete(@start[tid]); // done
+}
+
+END
+{
+	clear(@start);
+}
+"""
+
+
+def test_a_script_keeps_its_lines(prepared: Prepared) -> None:
+    asked = Request(programs=(ProgramText("s", SCRIPT, "reads.bt"),))
+    with pytest.raises(DError) as caught:
+        Compiler(asked, REPORT).compile(asked)
+    translation = caught.value.translation
+    assert translation is not None
+    ((_, text),) = translation.texts
+    assert len(text.splitlines()) == len(SCRIPT.splitlines())
+    assert text.splitlines()[1] == "/* Latency of reads, see http://example.org */"
+    assert r'printf("Tracing // reads... Hit Ctrl-C to end.\n");' in text
+    assert "\t@us[execname] = quantize(this->us);\n\tself->start = 0; /* done */\n" in text
+    assert "END\n{\n\t/* @start is a variable" in text
+    assert translation.error == ""
+
+
 def refused(text: str) -> DError:
     """Return the error of a program that is no D."""
     asked = Request(programs=(ProgramText("n", text, "-n"),))
@@ -109,7 +152,15 @@ def test_what_cannot_be_translated_is_told_with_the_rest(
 
 
 @pytest.mark.parametrize(
-    "text", ["BEGIN { trace(timestmp); }", "BEGIN { x = ; }", "BEGIN {", "fbt::vfs_read:entry {"]
+    "text",
+    [
+        "BEGIN { trace(timestmp); }",
+        "BEGIN { x = ; }",
+        "BEGIN {",
+        "fbt::vfs_read:entry {",
+        "#!/usr/sbin/dtrace -s\n#pragma D option quiet\nBEGIN{ trace($$1); }",
+        "fbt::vfs_read:entry,fbt::vfs_write:entry { trace(nothing) }",
+    ],
 )
 def test_wrong_programs_in_d_have_no_translation(text: str) -> None:
     assert refused(text).translation is None

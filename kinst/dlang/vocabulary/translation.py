@@ -36,7 +36,9 @@ _TOKEN = re.compile(
     re.S,
 )
 _LINE_COMMENT = re.compile(r"//([^\n]*)")
-_PREDICATE = re.compile(r"/(?P<condition>.*?)/\s*(?=\{)", re.S)
+# White space, comments, and control lines such as #pragma.
+_BETWEEN_CLAUSES = re.compile(r"(?:\s|/\*.*?\*/|^#[^\n]*$)*", re.S | re.M)
+_PREDICATE = re.compile(r"(?P<before>\s*)/(?P<condition>.*?)/(?=\s*\{)", re.S)
 _PROBES = re.compile(r"[^{}/\"]+?(?=\s*(?:\{|/|\Z))", re.S)
 _QUOTE = '"'
 _OPEN = {"(": ")", "[": "]", "{": "}"}
@@ -114,10 +116,13 @@ def translate(text: str) -> str:
     Returns the text unchanged if it has no word that kinst can translate, or if its braces, quotes
     or clauses cannot be told apart.
     """
-    defined = _probe_definition(text.strip())
+    original, defined = text, _probe_definition(text.strip())
     for expression, builtin in _THREADS.items():
         text = text.replace(f"stringof({expression})", builtin).replace(expression, builtin)
-    return defined or _ForeignProgram(text).in_d() or text
+    translated = defined or _ForeignProgram(text).in_d()
+    if not translated or "".join(translated.split()) == "".join(original.split()):
+        return original
+    return translated
 
 
 def _tokens(text: str) -> list[ForeignToken]:
@@ -234,14 +239,17 @@ class _ForeignProgram:
     """A program of bpftrace."""
 
     def __init__(self, text: str) -> None:
-        self._text = _LINE_COMMENT.sub(r"/*\1 */", text) if not text.startswith("#!") else text
+        self._text = "".join(
+            _LINE_COMMENT.sub(r"/*\1 */", one.text) if one.kind == "space" else one.text
+            for one in _tokens(text)
+        )
         self._maps = _Maps(_tokens(self._text))
 
     def in_d(self) -> str:
         """Return the program in D; "" if its clauses cannot be told apart."""
         text, position, clauses = self._text, 0, []
         while position < len(text):
-            space = re.compile(r"(?:\s|/\*.*?\*/)*", re.S).match(text, position)
+            space = _BETWEEN_CLAUSES.match(text, position)
             assert space is not None
             clauses.append(space.group())
             position = space.end()
@@ -253,10 +261,11 @@ class _ForeignProgram:
             described = self._described(probes.group())
             clauses.append(", ".join(described.descriptions))
             position = probes.end()
-            predicate = re.compile(rf"\s*{_PREDICATE.pattern}", re.S).match(text, position)
+            predicate = _PREDICATE.match(text, position)
             if predicate is not None:
                 condition = _tokens(predicate["condition"])
-                clauses.append(f" /{self._translated(condition, described)}/")
+                condition_in_d = self._translated(condition, described)
+                clauses.append(f"{predicate['before']}/{condition_in_d}/")
                 position = predicate.end()
             body = _tokens(text[position:])
             start = _after_space(body, 0)
@@ -266,7 +275,8 @@ class _ForeignProgram:
             if _text_at(body, start) != "{" or end < 0:
                 return ""
             inside = body[start + 1 : end]
-            clauses.append(f" {{{self._translated(inside, described)}}}")
+            before = _joined(body[:start])
+            clauses.append(f"{before}{{{self._translated(inside, described)}}}")
             position += len(_joined(body[: end + 1]))
         result = "".join(clauses)
         return _BEGUN + result if "- begun)" in result else result
@@ -366,6 +376,8 @@ class _ClausePart:
                 return "" if arguments else "exit(0)"
             case "print":
                 return self._call_print(arguments)
+            case "clear" | "zero" if self._is_variable(first):
+                return f"/* {first} is a variable, which D does not print at the end */"
             case "delete":
                 element = self._element(arguments)
                 return f"{element} = 0" if element else ""
@@ -388,6 +400,9 @@ class _ClausePart:
             return ""
         inside = ", ".join(self.translated(one).strip() for one in arguments)
         return form % inside if "%s" in form else form
+
+    def _is_variable(self, name: str) -> bool:
+        return name.startswith("@") and name not in self._maps.aggregations
 
     def _call_print(self, arguments: Sequence[Sequence[ForeignToken]]) -> str:
         name = _plain(arguments[0]) if arguments else ""
