@@ -2,12 +2,14 @@
 
     .venv/bin/python bench/providers.py [--boots N] [--takes N] [--check]
 
-A guest program makes one-byte read(2) calls of /dev/zero, or passes a byte to another process of
-the same CPU and back, for which the kernel switches threads twice. Each take is a few hundred short
-rounds, and its figure is the time that a tenth of them do not exceed: other processes of the host
-can only make a round longer. The cost of a hit is (ns of a call in a traced take - ns in the
-untraced takes before and after) / hits in a call. All takes of a boot are in one guest, in
-alternation. The table has the median over takes and boots, with the range.
+A guest program makes one-byte read(2) calls of /dev/zero, or calls of sched_yield(2) beside another
+thread that does so on the same CPU, for which the kernel switches threads twice. Both threads have
+one address space: after a switch to another one, QEMU fills its table of translated addresses anew,
+and what a probe costs drowns in the scatter of that. Each take is a few hundred short rounds, and
+its figure is the time that a tenth of them do not exceed: other processes of the host can only make
+a round longer. The cost of a hit is (ns of a call in a traced take - ns in the untraced takes
+before and after) / hits in a call. All takes of a boot are in one guest, in alternation. The table
+has the median over takes and boots, with the range.
 
 Rounds are not paired with getuid(2), as bench/hit_cost.py does: some of these tools make every
 system call slower.
@@ -46,6 +48,7 @@ from kinst import KinstError
 
 READ, SWITCH = "read", "switch"
 CALLS, ROUNDS = 200, 200
+UNLIMITED = "/proc/sys/kernel/sched_rt_runtime_us"  # CPU time of real-time threads
 HITS = {READ: 1, SWITCH: 2}
 COMMANDS = {READ: f"rounds ask {CALLS} {ROUNDS}", SWITCH: f"rounds ask {CALLS} {ROUNDS} switch"}
 ENTRY, RETURN = "kinst syscall::read:entry", "kinst syscall::read:return"
@@ -177,12 +180,15 @@ def measure(boots: int, takes: int, budget: Budget) -> Figures:
         for boot in range(boots):
             guest = Guest(copies, cold=True)
             try:
-                guest.run("rounds serve")
+                guest.run(f"rounds serve; echo -1 >{UNLIMITED}")
                 every = probings(guest)
                 for take in range(takes):
                     budget.say(f"boot {boot + 1} of {boots}, take {take + 1} of {takes}")
+                    before = ("", 0.0)  # call and nanoseconds of the last untraced take
                     for one in every:
-                        _take(guest, one, figures, budget)
+                        if before[0] != one.call:
+                            before = (one.call, _untraced(guest, one.call, figures))
+                        before = (one.call, _take(guest, one, figures, budget, before[1]))
             finally:
                 guest.close()
     return figures
@@ -193,25 +199,33 @@ def quick(text: str) -> float:
     return statistics.quantiles(rounds_of(text), n=10)[0]
 
 
-def _take(guest: Guest, one: Probing, figures: Figures, budget: Budget) -> None:
-    command, hits = COMMANDS[one.call], HITS[one.call]
+def _untraced(guest: Guest, call: str, figures: Figures) -> float:
+    """Run an untraced take, and return the nanoseconds of a call."""
+    ns = quick(guest.run(COMMANDS[call]))
+    figures.untraced[call].append(ns)
+    return ns
 
-    def untraced() -> float:
-        ns = quick(guest.run(command))
-        figures.untraced[one.call].append(ns)
-        return ns
 
-    before = untraced()
+def _take(guest: Guest, one: Probing, figures: Figures, budget: Budget, before: float) -> float:
+    """Run a traced take and the untraced take after it; return the nanoseconds of a call in the
+    latter.
+
+    Args:
+        before: nanoseconds of a call in the untraced take before.
+    """
+    hits, traced = HITS[one.call], None
     try:
-        text, counted = one.take(command)
+        text, counted = one.take(COMMANDS[one.call])
         if counted < hits * CALLS * ROUNDS:
             raise KinstError(f"{counted} hits were counted, of {hits * CALLS * ROUNDS}")
         traced = quick(text)
     except KinstError as error:
         budget.failed(f"{one.name}: {error}")
-        return
-    cost = (traced - (before + untraced()) / 2) / hits
-    figures.hits.setdefault(one.name, []).append(cost)
+    after = _untraced(guest, one.call, figures)
+    if traced is not None:
+        cost = (traced - (before + after) / 2) / hits
+        figures.hits.setdefault(one.name, []).append(cost)
+    return after
 
 
 def verdicts(figures: Figures) -> list[tuple[str, bool]]:

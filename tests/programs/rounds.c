@@ -1,7 +1,8 @@
 /* rounds CALLS ROUNDS [getppid|switch]: ROUNDS times, call read(2) of one byte of /dev/zero exactly CALLS times, or
- * getppid(2).  A call of `switch` sends a byte to another process on the same CPU and waits for the answer, for which
- * the kernel switches threads twice.  Prints "rounds CALLS ns NS NS ...": the mean time of one call in each round, in ns.
- * A short round fits between two interruptions of a busy machine.
+ * getppid(2).  A call of `switch` yields the CPU to another thread of the process, which yields it back: the kernel
+ * switches threads twice.  Both are real-time threads of one priority (root only), so that they alternate, and have one
+ * address space, so that an emulator keeps its translations.  Prints "rounds CALLS ns NS NS ...": the mean time of one
+ * call in each round, in ns.  A short round fits between two interruptions of a busy machine.
  *
  * rounds CALLS ROUNDS [getppid|switch] paired: call getuid(2) as often before and after the calls of each round (PACE times
  * at least).  Prints "paired CALLS ns NS times T T ...": the least mean time of one getuid, and how many getuid one
@@ -15,6 +16,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -53,39 +55,44 @@ static double getuid_ns(long calls)
     return (now_ns() - start) / calls;
 }
 
-static int to_echo[2], from_echo[2];
+static int to_partner[2];
+static volatile int yields;
 
-/* Start a process that sends each byte back; it ends with this one. */
-static int start_echo(void)
+/* Yield the CPU back while `yields`; otherwise wait for a byte. */
+static void *partner(void *unused)
 {
     char byte;
-    if (to_echo[1])
-        return 0;
+    while (read(to_partner[0], &byte, 1) == 1)
+        while (yields)
+            sched_yield();
+    return unused;
+}
+
+/* Make this thread one of real time, and wake its partner on the same CPU, which is started the first time. */
+static int begin_switches(void)
+{
+    pthread_t thread;
     cpu_set_t cpus;
     CPU_ZERO(&cpus);
     CPU_SET(sysconf(_SC_NPROCESSORS_ONLN) - 1, &cpus);
-    sched_setaffinity(0, sizeof cpus, &cpus);
-    if (pipe(to_echo) || pipe(from_echo))
+    if (sched_setaffinity(0, sizeof cpus, &cpus) || sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){1}))
         return 1;
-    pid_t child = fork();
-    if (child)
-        return child < 0;
-    close(to_echo[1]);
-    while (read(to_echo[0], &byte, 1) == 1 && write(from_echo[1], &byte, 1) == 1)
-        ;
-    _exit(0);
+    if (!to_partner[1] && (pipe(to_partner) || pthread_create(&thread, NULL, partner, NULL)))
+        return 1;
+    yields = 1;
+    return write(to_partner[1], "", 1) != 1;
 }
 
-static int switch_twice(void)
+static void end_switches(void)
 {
-    char byte = 0;
-    return write(to_echo[1], &byte, 1) != 1 || read(from_echo[0], &byte, 1) != 1;
+    yields = 0;
+    sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){0});
 }
 
 static int run(int fd, struct request *request)
 {
     char byte;
-    if (request->switches && start_echo())
+    if (request->switches && begin_switches())
         return 1;
     long pace = request->calls > PACE ? request->calls : PACE;
     request->least = 1e18;
@@ -95,7 +102,7 @@ static int run(int fd, struct request *request)
         for (long i = 0; i < request->calls; i++) {
             if (request->getppid_only)
                 syscall(SYS_getppid);
-            else if (request->switches ? switch_twice() : syscall(SYS_read, fd, &byte, 1) != 1)
+            else if (request->switches ? sched_yield() : syscall(SYS_read, fd, &byte, 1) != 1)
                 return 1;
         }
         request->took[r] = (now_ns() - start) / request->calls;
@@ -108,6 +115,8 @@ static int run(int fd, struct request *request)
             request->took[r] = alike || pace_ns != mean ? request->took[r] / pace_ns : 0;
         }
     }
+    if (request->switches)
+        end_switches();
     return 0;
 }
 
