@@ -72,11 +72,11 @@ class Wrapper:
 
 
 def error_names(trees: Mapping[Path, ast.Module]) -> frozenset[str]:
-    """Return the names of KinstError and its subclasses."""
+    """Return the names of KinstError and its subclasses, which are classes of modules."""
     bases = {
         node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
         for tree in trees.values()
-        for node in ast.walk(tree)
+        for node in tree.body
         if isinstance(node, ast.ClassDef)
     }
     names = {BASE}
@@ -110,16 +110,20 @@ class Reader:
 
     def __init__(self, tree: ast.Module, errors: frozenset[str]) -> None:
         self._errors = errors
-        self._parents = {
-            child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)
-        }
-        self._tree = tree
+        self._parents: dict[ast.AST, ast.AST] = {}
+        self._calls: list[ast.Call] = []
+        nodes: list[ast.AST] = [tree]
+        for node in nodes:  # the list grows, as in ast.walk()
+            for child in ast.iter_child_nodes(node):
+                self._parents[child] = node
+                nodes.append(child)
+            if isinstance(node, ast.Call):
+                self._calls.append(node)
         self._wrappers = dict(self._find_wrappers())
 
     def messages(self) -> Iterator[FoundMessage]:
         """Yield the messages in the order of the source."""
-        calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
-        for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
+        for call in sorted(self._calls, key=lambda node: (node.lineno, node.col_offset)):
             kind, text, hint = self._of_call(call)
             if text is not None and self._is_text(text, call):
                 for one in self._texts(text, call):
@@ -148,7 +152,7 @@ class Reader:
         return "", None, None
 
     def _find_wrappers(self) -> Iterator[tuple[str, Wrapper]]:
-        for call in (node for node in ast.walk(self._tree) if isinstance(node, ast.Call)):
+        for call in self._calls:
             name = name_of(call.func)
             if name not in self._errors and name not in SPEAKERS:
                 continue
