@@ -8,6 +8,8 @@ Opening takes a minute, so experiments share a guest too:
     python -m tests.vm.kvm.rig FOLDER CHECK ARGUMENT.. make a check in it, and print its result
     python -m tests.vm.kvm.rig FOLDER shell COMMAND    the same for a command of the shell
     KINST_TEST_RIG=FOLDER pytest ...                   make the tests in it
+
+Make one check at a time: on a busy host, two checks at the same time have not ended in 20 minutes.
 """
 
 from __future__ import annotations
