@@ -15,6 +15,7 @@ from kinst.dlang import typed as t
 from kinst.dlang.api import Environment, compile_text
 from kinst.systems import of_host
 from tests.codegen.codegen_rig import REGISTERS, RIGS, Rig
+from tests.tiers import draws
 
 REGS = {r.d_name: r.index for r in REGISTERS}
 STRSIZE = 64
@@ -91,4 +92,4 @@ ints = st.integers(-15, 15) | st.sampled_from([-(1 << 31), (1 << 31) - 1])
 longs = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
-many = settings(max_examples=120, deadline=None)
+many = settings(max_examples=draws(40, 120), deadline=None)

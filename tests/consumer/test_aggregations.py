@@ -33,6 +33,7 @@ from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE
 from kinst.core.records import SLOT_BIAS, Field
 from kinst.dlang.typed import AggFunction
 from tests.consumer.world import World, aggregation, fields, get64, put64, table_layout
+from tests.tiers import draws
 
 SUM, MIN, MAX = AggFunction("sum"), AggFunction("min"), AggFunction("max")
 AVG, STDDEV = AggFunction("avg"), AggFunction("stddev")
@@ -66,7 +67,7 @@ def test_sums_wrap_as_in_c() -> None:
     assert into.tolist() == [-(2**63)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(40, 100), deadline=None)
 @given(
     st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=9),
     st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=9),

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinst.consumer.convert import Spec, date, escape, fixed, stack
+from tests.tiers import draws
 
 LIBC = ctypes.CDLL(None)
 
@@ -35,7 +36,7 @@ def spec(text: str, *, signed: bool = True) -> Spec:
     )  # fmt: skip
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=draws(150, 600), deadline=None)
 @given(
     st.sampled_from("dixXou"),
     st.lists(st.sampled_from("-+ 0#"), unique=True).map("".join),
@@ -57,7 +58,7 @@ def test_integers_as_c_formats_them(
     assert Spec(letter, flags, width, precision, True).format(argument, hex) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(60, 200), deadline=None)
 @given(
     st.sampled_from(["", "-"]),
     st.one_of(st.none(), st.integers(1, 25)),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kinst.consumer.decode import find_records, merge, rows_at
 from kinst.core.errors import TargetError
 from tests.consumer.world import chunk, pad, record
+from tests.tiers import draws
 
 
 def reference(data: bytes) -> list[int]:
@@ -33,7 +34,7 @@ piece = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(50, 150), deadline=None)
 @given(st.lists(piece, max_size=40))
 def test_every_record_is_found(pieces: list[bytes]) -> None:
     data = b"".join(pieces)

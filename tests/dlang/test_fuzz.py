@@ -73,7 +73,7 @@ def test_any_bytes(data: bytes) -> None:
     compiles_or_errs(to_text(data))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=draws(120, 400), deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=25))
 def test_any_words(words: list[str]) -> None:
     compiles_or_errs(" ".join(words))
@@ -103,50 +103,54 @@ def test_mutated_programs(seed: int) -> None:
         compiles_or_errs("".join(text))
 
 
+LONG = draws(30_000, 100_000)  # deeper than any limit of the parser
+
+
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     "text",
     [
-        "(" * 100_000,
-        "(" * 100_000 + "1" + ")" * 100_000,
-        "[" * 100_000,
-        "a[" * 100_000,
-        "f(" * 100_000,
-        "{" * 100_000,
-        "-" * 100_000,
-        "- " * 100_000 + "1",
-        "!" * 100_000 + "1",
-        "*" * 100_000 + "p",
-        "(int)" * 100_000 + "1",
-        "(char " + "*" * 100_000 + ")1",
-        "sizeof " * 100_000 + "1",
-        "a=" * 100_000 + "1",
-        "a?" * 100_000 + "1",
-        "a?1:" * 100_000 + "1",
-        "1+" * 100_000 + "1",
-        "1," * 100_000 + "1",
+        "(" * LONG,
+        "(" * LONG + "1" + ")" * LONG,
+        "[" * LONG,
+        "a[" * LONG,
+        "f(" * LONG,
+        "{" * LONG,
+        "-" * LONG,
+        "- " * LONG + "1",
+        "!" * LONG + "1",
+        "*" * LONG + "p",
+        "(int)" * LONG + "1",
+        "(char " + "*" * LONG + ")1",
+        "sizeof " * LONG + "1",
+        "a=" * LONG + "1",
+        "a?" * LONG + "1",
+        "a?1:" * LONG + "1",
+        "1+" * LONG + "1",
+        "1," * LONG + "1",
         "x++;" * 20_000,
         "@a[" + "1," * 20_000 + "1] = count()",
-        "a" * 100_000,
-        "9" * 100_000,
-        "0x" + "f" * 100_000,
-        "0" * 100_000 + "1",
-        "'" + "a" * 100_000 + "'",
-        '"' + "a" * 100_000 + '"',
+        "a" * LONG,
+        "9" * LONG,
+        "0x" + "f" * LONG,
+        "0" * LONG + "1",
+        "'" + "a" * LONG + "'",
+        '"' + "a" * LONG + '"',
         'printf("' + "%" * 100_001 + '")',
         'printf("' + "%d" * 20_000 + '")',
-        'printf("%' + "9" * 100_000 + 'd", 1)',
-        "/*" * 100_000,
-        "/* " + "x" * 100_000,
-        "#" * 100_000,
+        'printf("%' + "9" * LONG + 'd", 1)',
+        "/*" * LONG,
+        "/* " + "x" * LONG,
+        "#" * LONG,
         "\n#" * 20_000,
-        "x" + ".y" * 100_000,
-        "x" + "->y" * 100_000,
-        "x" + "++" * 100_000,
-        "x" + "[1]" * 100_000,
-        "x" + "()" * 100_000,
-        "$" * 100_000,
-        "$" + "1" * 100_000,
-        "\x00" * 100_000,
+        "x" + ".y" * LONG,
+        "x" + "->y" * LONG,
+        "x" + "++" * LONG,
+        "x" + "[1]" * LONG,
+        "x" + "()" * LONG,
+        "$" * LONG,
+        "$" + "1" * LONG,
+        "\x00" * LONG,
     ],
     ids=lambda t: t[:12].encode("unicode_escape").decode(),
 )

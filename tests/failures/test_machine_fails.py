@@ -65,15 +65,19 @@ WAYS = ("auto", "trap", "stop", "no-run")  # auto: by jumps and runs
 SLOW = pytest.mark.slow
 # Unplanting and its messages do not depend on the ISA: a few tests of the other ISAs check that.
 QUICK = {
-    ("amd64", "auto", "once"), ("amd64", "auto", "for ever"), ("amd64", "stop", "once"),
-    ("amd64", "stop", "for ever"), ("arm64", "auto", "for ever"), ("riscv64", "stop", "once"),
+    ("amd64", "auto", "once"), ("amd64", "stop", "for ever"), ("arm64", "auto", "for ever"),
+    ("riscv64", "stop", "once"),
 }  # fmt: skip
+FULL = {("amd64", "auto", "for ever"), ("amd64", "stop", "once")}
 EVERY = [(isa, way, lasts) for isa in ISAS for way in WAYS for lasts in ("once", "for ever")]
 
 
 @pytest.mark.parametrize(
     ("isa", "way", "lasts"),
-    [pytest.param(*one, marks=() if one in QUICK else SLOW) for one in EVERY],
+    [
+        pytest.param(*one, marks=() if one in QUICK else pytest.mark.full if one in FULL else SLOW)
+        for one in EVERY
+    ],
 )
 def test_every_failure_is_undone_or_told(isa: str, way: str, lasts: str) -> None:
     calls, clean, _ = outcome(isa, way, lambda _: False)

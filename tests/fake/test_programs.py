@@ -273,7 +273,7 @@ def test_a_program_is_checked_twice_at_most(isa: str, monkeypatch: pytest.Monkey
     assert len(checked) == 2
 
 
-@both
+@pytest.mark.parametrize("way", ["auto", pytest.param("trap", marks=pytest.mark.full), "stop"])
 @pytest.mark.parametrize(
     ("clause", "fires", "told"),
     [

@@ -16,6 +16,7 @@ from kinst.core.errors import KinstError
 from kinst.image.elf import Elf, open_elf
 from kinst.image.elf_file import build_id_in
 from kinst.kernels.fetch import Prepared
+from tests.tiers import draws
 
 AMD64 = 62
 
@@ -175,7 +176,7 @@ def test_truncated_and_stripped(small: Path, tmp_path: Path) -> None:
         assert open_elf(stripped).symbols
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=draws(100, 300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_damaged_files_never_crash(small: Path, tmp_path: Path, data: st.DataObject) -> None:
     good = small.read_bytes()

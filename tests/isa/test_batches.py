@@ -9,6 +9,7 @@ import itertools
 import os
 import random
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -44,10 +45,11 @@ def bodies_of(isa: Isa, scratch: int, rng: random.Random) -> list[tuple[Body, ..
     return [(), *one * 3, *more, *calls]
 
 
-def drawn(isa: Isa, rng: random.Random) -> tuple[list[WantedSite], int]:
+@cache
+def drawn(isa: Isa) -> tuple[tuple[WantedSite, ...], int]:
     """Return some eighty of a hundred instructions of random functions, and the address of
     scratch."""
-    text = read_text(find_vmlinux(isa.name))
+    rng, text = random.Random(SEED), read_text(find_vmlinux(isa.name))
     end = text.address + len(text.code)
     scratch = 0xFFFFFFFF9FE00000 if isa.name == "amd64" else end + (4 << 20) & -4096
     bodies = bodies_of(isa, scratch, rng)
@@ -75,7 +77,7 @@ def drawn(isa: Isa, rng: random.Random) -> tuple[list[WantedSite], int]:
             wanted.append(WantedSite(site, way, rng.choice(bodies), following, b"", marks))
         if len(wanted) > SITES:
             break
-    return wanted, scratch
+    return tuple(wanted), scratch
 
 
 def values(plan: Plan) -> list[object]:
@@ -88,7 +90,7 @@ def values(plan: Plan) -> list[object]:
 def test_marks_are_of_what_is_near(name: str) -> None:
     """The marks of an instruction by itself are those of the instruction in its function."""
     isa = load(name)
-    wanted, _ = drawn(isa, random.Random(SEED))
+    wanted, _ = drawn(isa)
     some = random.Random(SEED).sample(wanted, 500)
     alone = isa.scan([(w.site.address, w.site.code + w.following) for w in some])
     first = alone.bounds[:-1]
@@ -99,7 +101,7 @@ def test_marks_are_of_what_is_near(name: str) -> None:
 def test_calls_are_made_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few of the trampolines that only make a call are made one by one."""
     isa, alone = load(name), 0
-    wanted, scratch = drawn(isa, random.Random(SEED))
+    wanted, scratch = drawn(isa)
     calling = [one for one in wanted if one.bodies and isinstance(one.bodies[0], CallBody)]
     calling = [one for one in calling if isa.pc_slot not in one.bodies[0].slots]
     make = isa.trampoline
@@ -117,7 +119,7 @@ def test_calls_are_made_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("name", of_kernels(names()))
 def test_made_at_once_and_one_by_one(name: str) -> None:
     isa = load(name)
-    wanted, scratch = drawn(isa, random.Random(SEED))
+    wanted, scratch = drawn(isa)
     unmarked = [replace(one, marks=0) for one in wanted]
     marked = sum(one.marks != 0 for one in wanted) / len(wanted)
     assert marked >= SHARE_MARKED.get(name, 0), f"seed {SEED}: {marked:.1%} are marked"

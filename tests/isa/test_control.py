@@ -13,6 +13,7 @@ from unicorn import x86_const as x86
 from kinst.core.instruction import Flow, Instruction
 from kinst.isa import load
 from tests.fake_kernel import ISA, evaluate
+from tests.tiers import draws
 
 CODE = 0x10000
 ARITHMETIC = 0x8D5  # CF PF AF ZF SF OF
@@ -37,6 +38,7 @@ FORMS = {
 }  # fmt: skip
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("form", FORMS)
 def test_branches_as_the_emulator_takes_them(form: str) -> None:
     code = FORMS[form]
@@ -46,7 +48,7 @@ def test_branches_as_the_emulator_takes_them(form: str) -> None:
     assert flow.target == address + len(code) + 0x20
     rng = random.Random(form)
     seen = set()
-    for _ in range(60):
+    for _ in range(draws(25, 60)):
         flags = rng.getrandbits(12) & ARITHMETIC
         rcx = rng.choice((0, 1, 2, 1 << 32, (1 << 32) + 1, (1 << 64) - 1))
         where = goes(code, flags, rcx)

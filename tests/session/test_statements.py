@@ -94,7 +94,9 @@ def compare(program: Path, file: str, lines: range, least: int) -> None:
     assert compared >= least
 
 
-@pytest.mark.parametrize("level", ["-O1", "-O2", "-Os"])
+@pytest.mark.parametrize(
+    "level", ["-O2", *(pytest.param(level, marks=pytest.mark.full) for level in ("-O1", "-Os"))]
+)
 def test_lines_are_where_gdb_breaks(tmp_path: Path, level: str) -> None:
     source = Path(__file__).parent.parent / "c" / "copies.c"
     program = tmp_path / "copies"

@@ -20,6 +20,7 @@ from kinst.sugar.inline import (
     stay,
 )
 from tests.fake_kernel import ISA, FakeKernel, copy_of, evaluate
+from tests.tiers import draws
 
 BASE = 0x1000
 ZERO, NOT_ZERO = "(regs[R_RFL] & 0x40) != 0", "(regs[R_RFL] & 0x40) == 0"
@@ -313,7 +314,8 @@ class Run:
     faulted: bool = False
 
 
-@pytest.mark.parametrize("seed", range(400))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", range(draws(160, 400)))
 def test_returns_are_as_many_as_entries(seed: int) -> None:
     """Random functions with random copies are run by an interpreter of this test.
 

@@ -18,6 +18,7 @@ from kinst.core import layout as lay
 from kinst.systems.linux.paths import LinuxPaths
 from tests.codegen.codegen_rig import GS_BASE, TASK_AT, HostRig, Rig, TargetRig
 from tests.codegen.subroutines_rig import ERRORS, STRSIZE, compiled
+from tests.tiers import draws
 
 PATHS = LinuxPaths(
     fs=0x40, pwd=0x28, root=0x18, mount=0, dentry=8, parent=0x18, name=0x28, length=0x24,
@@ -120,7 +121,7 @@ def tree(kernel: Kernel, mount: int, top: int, parts: list[bytes]) -> list[tuple
     return places
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(25, 60), deadline=None)
 @given(names, names, names, st.data())
 def test_across_mounts(a: list[bytes], b: list[bytes], c: list[bytes], data: st.DataObject) -> None:
     kernel = Kernel()

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.codegen.subroutines_rig import NULL, STRSIZE, check
+from tests.tiers import draws
 
 BODY = "trace(json(S, T));"
 plain = st.text("abz -_", min_size=1, max_size=4)  # a path cannot name an empty one
@@ -52,7 +53,7 @@ def spelled(path: list[str | int]) -> str:
     return text.removeprefix(".")
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=draws(80, 250), deadline=None)
 @given(st.data(), values, st.sampled_from(["", " ", "\t\n"]))
 def test_an_element(data: st.DataObject, value: Any, blank: str) -> None:
     path: list[str | int] = []

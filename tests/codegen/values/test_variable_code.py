@@ -10,6 +10,7 @@ import pytest
 
 from tests.codegen.codegen_rig import RIGS, Rig
 from tests.codegen.values.test_memory_stores import values
+from tests.tiers import draws
 
 TYPES = {
     "char": "signed char", "uint8_t": "unsigned char", "short": "short", "ushort_t":
@@ -40,7 +41,7 @@ def drawn(seed: int) -> tuple[str, list[str]]:
     return list(TYPES)[seed % len(TYPES)], found
 
 
-SEEDS = range(2 * len(TYPES))
+SEEDS = range(draws(1, 2) * len(TYPES))
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,7 @@ def said_by_c(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
     return [list(map(int, line.split())) for line in out.splitlines()]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("rig", RIGS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_variable_is_what_c_makes_of_it(

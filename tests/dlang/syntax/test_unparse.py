@@ -13,6 +13,7 @@ from kinst.dlang.api import parse_text
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.unparse import unparse
 from tests.dlang.syntax.test_parse import without_spans
+from tests.tiers import draws
 
 SPAN = Span("t.d", 1, 1)
 TEXTS = [
@@ -123,7 +124,7 @@ def declarations(draw: st.DrawFn) -> str:
     return f"END {{ x = ({base} {one})p + sizeof ({base} {two}); }}"
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=draws(40, 100))
 @given(st.lists(declarations(), min_size=1, max_size=4))
 def test_any_declarations(texts: list[str]) -> None:
     same_again(" ".join(texts) + " BEGIN { }")
@@ -137,14 +138,15 @@ EXPRESSIONS = st.recursive(
         st.builds("({} {} {})".format, inner, st.sampled_from(BINARY), inner),
         st.builds("({}){}".format, st.sampled_from(["int", "char *", "int (*)[2]"]), inner),
         st.builds("{}({})".format, st.sampled_from(PREFIXES), inner),
-        st.builds("({}){}".format, inner, st.sampled_from(["++", "[1]", "(2, 3)", ".m", "->m"])),
+        st.builds("({}){}".format, inner, st.sampled_from(["++", "[1]", ".m", "->m"])),
+        st.builds("({})(2, {})".format, st.sampled_from(["a", "trace"]), inner),
         st.builds("({} ? {} : {})".format, inner, inner, inner),
     ),
     max_leaves=6,
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=draws(25, 60))
 @given(EXPRESSIONS, EXPRESSIONS)
 def test_any_expressions(predicate: str, statement: str) -> None:
     same_again(f"BEGIN /({predicate})/ {{ {statement}; }}")

@@ -18,6 +18,7 @@ from kinst.image.dwarf.cfi import InspectedFrame
 from kinst.image.dwarf.locals import DwarfLocals
 from kinst.isa import load
 from tests.image.dwarf_asm import Unit, Value, elf, sleb
+from tests.tiers import draws
 
 UNIT, SUBPROGRAM, INLINED, BLOCK, VARIABLE, PARAMETER, BASE = 0x11, 0x2E, 0x1D, 0x0B, 0x34, 5, 0x24
 NAME, LOW, HIGH, INLINE, ORIGIN, TYPE = 0x03, 0x11, 0x12, 0x20, 0x31, 0x49
@@ -268,7 +269,8 @@ def test_the_innermost_that_has_the_name(seed: int, tmp_path: Path) -> None:
         assert known.names(function.name, function.high) == []
 
 
-@pytest.mark.parametrize("seed", range(5, 9))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", range(5, 5 + draws(2, 4)))
 def test_from_an_inlined_function_outwards(seed: int, tmp_path: Path) -> None:
     """By the inlined function's name, from anywhere within its copy; if it does not have the
     variable, the ones around it count."""

@@ -27,6 +27,7 @@ from kinst.image.dwarf.types import DwarfTypes
 from kinst.image.elf import open_elf
 from tests.image.drawn_types import Declarations, said
 from tests.image.dwarf_asm import Unit, Value, elf, sleb, uleb
+from tests.tiers import draws
 
 COMPILERS = {
     "gcc -gdwarf-2 -gstrict-dwarf": ["gcc", "-gdwarf-2", "-gstrict-dwarf"],
@@ -66,8 +67,9 @@ def named_members(struct: StructType) -> list[Member]:
     return found
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("compiler", NAMES)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(draws(3, 6)))
 def test_drawn_declarations(seed: int, compiler: str, tmp_path: Path) -> None:
     # BTF of gcc before 13.3 has the dimensions of such arrays in the wrong order (its PR 114186).
     drawn = Declarations(seed, flat="BTF" in compiler)

@@ -13,6 +13,7 @@ from kinst.isa.amd64.paging import PAGING
 from kinst.machines.attach.guardian import kernels_tables
 from kinst.systems.linux.amd64 import LINUX
 from tests.machines.page_table_ram import TableRam
+from tests.tiers import draws
 
 IMAGE = LINUX.virtual_layout.image
 
@@ -203,7 +204,7 @@ def test_slots_that_make_leaf_may_use() -> None:
     assert list(free.values()) == [True, False, False, False, True, False]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(25, 60), deadline=None)
 @given(st.sets(st.integers(0, 2047), min_size=1, max_size=40))
 def test_made_leaves_are_what_walk_then_finds(slots: set[int]) -> None:
     """Map four gigabytes beside the first ones of the direct map: tables are missing at first."""

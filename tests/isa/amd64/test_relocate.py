@@ -118,7 +118,9 @@ def test_every_form_of_the_kernel(
 ) -> None:
     rng = random.Random(20)
     tally = Tally()
-    for form in spelled(kernel_forms) if thorough else kernel_forms:
+    # make test compares every third form; others of the same mnemonic are among them.
+    few = kernel_forms[:: draws(3, 1)]
+    for form in spelled(kernel_forms) if thorough else few:
         compare(isa, machine, rng, form, 5 if thorough else draws(1, 2), tally)
     report.append(f"{tally.compared} forms equal in {tally.states} random states")
     for reason, forms in sorted(tally.refused.items()):
@@ -127,7 +129,7 @@ def test_every_form_of_the_kernel(
     texts = sorted({form.text for forms in tally.structural.values() for form in forms})
     report.append(f"copied, not emulated: {', '.join(texts)}")
     assert not tally.differences, "\n".join(tally.differences[:20])
-    assert tally.compared > 4000
+    assert tally.compared > draws(1300, 4000)
     assert set(tally.structural) <= NOT_EMULATED | set(UNREPEATABLE)
     for forms in tally.structural.values():
         for form in forms:

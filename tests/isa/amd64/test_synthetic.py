@@ -16,7 +16,7 @@ from unicorn import UC_MEM_READ
 from kinst.core.displaced import Refused, Relocated
 from kinst.core.isa import Isa
 from tests.isa.emulated import SCRATCH, TRAP, EmulatorError, Machine, Outcome, random_state
-from tests.tiers import EVERYTHING
+from tests.tiers import EVERYTHING, draws
 
 # Instructions that only look special: stack instructions, prefixes, flags, strings.
 PLAIN = """
@@ -143,9 +143,9 @@ def run_all(isa: Isa, codes: list[bytes], states: int) -> tuple[int, list[str], 
 @pytest.mark.drawn
 def test_indirect_calls_and_jumps_of_every_operand(isa: Isa) -> None:
     codes = whole(indirect_branches(random.Random(1)))
-    compared, wrong, refused = run_all(isa, codes, 2)
+    compared, wrong, refused = run_all(isa, codes, draws(1, 2))
     assert not wrong, "\n".join(wrong[:10])
-    assert compared > len(codes)
+    assert compared > len(codes) * draws(1, 2) / 2
     # call rsp, and calls through the word that the call itself writes.
     assert set(refused) == {
         "a call to the address in the stack pointer",
@@ -164,10 +164,10 @@ def test_direct_branches_and_returns(isa: Isa) -> None:
 
 @pytest.mark.drawn
 def test_stack_string_and_prefixed_instructions(isa: Isa) -> None:
-    codes = whole(plain(random.Random(1)))
+    codes = whole(plain(random.Random(1)))[:: draws(2, 1)]
     compared, wrong, _ = run_all(isa, codes, 2)
     assert not wrong, "\n".join(wrong[:10])
-    assert compared > 1000
+    assert compared > draws(500, 1000)
 
 
 def test_far_return_addresses_are_pushed_whole(isa: Isa) -> None:
