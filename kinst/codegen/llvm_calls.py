@@ -97,23 +97,20 @@ def _module(ir: str) -> Any:
     return module
 
 
-def emitted(ir: str, triple: str, features: str) -> ObjectCode:
-    """Return the optimised machine code of LLVM assembly for a traced kernel."""
+def emitted(ir: str, triple: str, features: str, optimised: bool) -> ObjectCode:
+    """Return the machine code of LLVM assembly."""
     module = _module(ir)
     target = llvm.Target.from_triple(triple).create_target_machine(
-        features=features, opt=2, reloc="static", codemodel="small"
+        features=features, opt=2 if optimised else 0, reloc="static", codemodel="small"
     )
-    _optimise(module, target)
+    if optimised:
+        _optimise(module, target)
     return read_object(target.emit_object(module))
 
 
 def engine_of(ir: str, triple: str, features: str) -> Any:
     """Compile LLVM assembly for kinst's own process, and return LLVM's execution engine, which owns
-    the compiled code.
-
-    The code is not optimised: optimisation takes four fifths of the time to compile it, and saves
-    at most a fifth of a firing, some microseconds. Clauses that run here fire once (BEGIN, END) or
-    rarely (timers), or each firing stops the target, which takes longer.
+    the compiled code, which is not optimised.
     """
     target = llvm.Target.from_triple(triple).create_target_machine(
         features=features, opt=0, reloc="static", codemodel="jitdefault", jit=True
