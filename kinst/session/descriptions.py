@@ -181,6 +181,8 @@ def naming(
             return f"did you mean {replace(pattern, provider=near[0])}?"
         return f"providers are {', '.join(sorted(names))}"
     if last and not (pattern.module or pattern.function):
+        if last.startswith("sys_"):  # as kernels name the functions of system calls
+            return f"in D: syscall::{last[4:]}:entry"
         by_name = {one.name: one for one in of_libraries}
         for name in get_close_matches(last, by_name, 1):
             return f"did you mean {by_name[name].provider}:::{name}?"

@@ -350,6 +350,10 @@ def test_bad_integer_arguments(argument: str, tag: str) -> None:
 
 def test_hints_name_what_would_work() -> None:
     assert "did you mean timestamp?" in str(error("BEGIN { trace(timestmp); }"))
+    assert "a variable may be called count_" in error("BEGIN { count++; }").hint
+    assert error("BEGIN { trace(regs); }").hint == ""
+    for loop in ("for (i = 0; i < 3; i++) {}", "while (1) {}"):
+        assert "D has no loops" in error(f"BEGIN {{ {loop} }}").hint
     assert "did you mean quiet?" in str(error("#pragma D option quite\nBEGIN { }"))
 
 

@@ -179,7 +179,8 @@ class Scope:
         kind = self.kind_of(name)
         if kind is not None and kind != "scalar":
             message = f"{kind} '{name}' may not be referenced as {role}"
-            raise DError(message, span, "D_IDENT_BADREF")
+            hint = "" if kind == "associative array" else f"a variable may be called {name}_"
+            raise DError(message, span, "D_IDENT_BADREF", hint)
 
     def unknown(self, name: str, span: Span) -> DError:
         """Return the error for an undefined name."""

@@ -228,7 +228,13 @@ class ExpressionParser(TypeParser):
             after = self.lexer.expression(token.end)
             if token.text not in ACTION_KEYWORDS or after.kind != "op" or after.text != "(":
                 hint = f"{token.text}(...)" if token.text in ACTION_KEYWORDS else ""
-                raise self.unexpected(hint or f"{token.text} is a reserved word")
+                is_loop = token.text in ("for", "while", "do")
+                loop = (
+                    "D has no loops: a clause runs each time its probe fires, tick-1s each second"
+                )
+                raise self.unexpected(
+                    hint or (loop if is_loop else f"{token.text} is a reserved word")
+                )
         self.args_used = self.args_used or token.text == "args"
         self.advance()
         if (token.text in TYPEDEFS or token.text in self.typedefs) and (

@@ -107,6 +107,11 @@ def test_probes_of_other_tracers_are_told_before_anything_else(written: str, mea
     assert meant in error.hint
 
 
+def test_a_system_call_by_its_function() -> None:
+    hint = naming(pattern_of("sys_read"), load_all(), None, [ProbeName("fsinfo", "", "", "read")])
+    assert hint == "in D: syscall::read:entry"
+
+
 def test_providers_of_libraries_are_among_those_that_may_be_meant() -> None:
     probes = [ProbeName("sched", "", "", "on-cpu"), ProbeName("fsinfo", "", "", "read")]
 
