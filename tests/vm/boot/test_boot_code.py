@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.vm, pytest.mark.full, pytest.mark.slow]
 # Init functions with loops and branches.
 INIT = ("early_irq_init", "setup_per_cpu_areas")
 # Functions that the boot, kinst's init and the command run, and nothing after the command.
-LATER = ("graft_tree", "vfs_kern_mount")
+LATER = ("vfs_create_mount", "vfs_kern_mount")
 COMMAND = "mkdir /tmp/m; mount -t tmpfs m /tmp/m; mount -o remount,ro /tmp/m; umount /tmp/m"
 ROW = re.compile(r"^ *([\d,]+|-)(?: +[\d.]+%)? +\+(\d+) +(.*)", re.M)
 HEAD = re.compile(r"^(\w+)  \S+:\d+  (.*?), [\d,]+ instructions ran in", re.M)
@@ -67,8 +67,9 @@ def counted(plugin: Executions, elf: Elf, slide: int) -> dict[str, dict[int, int
 
 
 def test_annotated_counts_are_those_of_qemu(tmp_path: Path, elf: Elf, plugin: Executions) -> None:
-    """The counts go on when the command starts and the probes become jumps. They add up along the
-    edges of the flow graphs, so branches' shares are known."""
+    """The counts go on when the command starts and the probes become jumps. From then on only the
+    entry of a function is executed where QEMU counts it, since its other instructions run in
+    trampolines; but all counts add up along the edges of the flow graphs."""
     shown = tmp_path / "shown"
     command = f"grep ' init_task$' /proc/kallsyms; {COMMAND}"
     words = ("annotate", "--boot", *INIT, *LATER, "-o", shown, "-c", command)
@@ -82,17 +83,18 @@ def test_annotated_counts_are_those_of_qemu(tmp_path: Path, elf: Elf, plugin: Ex
     ends = [*(head.start() for head in heads[1:]), len(text)]
     for head, end in zip(heads, ends, strict=True):
         rows = ROW.findall(text[head.end() : end])
-        # QEMU counts each repetition of a string instruction.
-        repeated = {int(at) for _, at, text in rows if re.search(r"\brep", text)}
         ours = {int(at): int(n.replace(",", "")) for n, at, _ in rows if n not in "-0"}
         expected = theirs[head[1]]
-        assert ours.keys() == expected.keys(), head[1]
-        assert all(ours[at] == expected[at] for at in ours.keys() - repeated), head[1]
-        assert len(repeated) < 5
+        assert ours[0] == expected[0], head[1]
+        if head[1] in INIT:
+            # QEMU counts each repetition of a string instruction.
+            repeated = {int(at) for _, at, text in rows if re.search(r"\brep", text)}
+            assert ours.keys() == expected.keys() and len(repeated) < 3, head[1]
+            assert all(ours[at] == expected[at] for at in ours.keys() - repeated), head[1]
         refused = [at for count, at, _ in rows if count == "-"]
         assert len(refused) < len(rows) / 20
     assert all(head[2] == "entered once" for head in heads[: len(INIT)])
-    assert theirs["graft_tree"][0] > 5
+    assert theirs["vfs_create_mount"][0] > 20
 
 
 def test_covered_lines_are_those_of_qemu(tmp_path: Path, elf: Elf, plugin: Executions) -> None:
@@ -101,16 +103,15 @@ def test_covered_lines_are_those_of_qemu(tmp_path: Path, elf: Elf, plugin: Execu
     assert kernel is not None
     info = tmp_path / "info"
     done = run("cover", "--boot", "--append", "nokaslr", *INIT, "-o", info, plugin=plugin)
-    assert "functions" in done.stdout
+    assert "FUNCTIONS" in done.stdout
     theirs = counted(plugin, elf, 0)
-    for name in INIT:
-        low, _ = extents(elf)[name]
-        ran = [low + at for at in theirs[name]]
-        places = addr2line(kernel.debug, ran)
-        for part in info.read_text().split("end_of_record\n"):
-            file = re.search(r"^SF:(?:.*/)?(.*)$", part, re.M)
-            hit = set(re.findall(r"^DA:(\d+),[1-9]", part, re.M))
-            if file is not None:
-                lines = {line for where, line in places if where == file[1]}
-                assert lines - {"0", "?"} <= hit, (name, file[1])
+    places = extents(elf)
+    lines = addr2line(kernel.debug, [places[name][0] + at for name in INIT for at in theirs[name]])
+    assert len(lines) > 100
+    sections = info.read_text().split("end_of_record\n")[:-1]
+    files = [section.partition("SF:")[2].splitlines()[0].rpartition("/")[2] for section in sections]
+    assert {file for file, _ in lines} == {*files}
+    for file, section in zip(files, sections, strict=True):
+        found = set(re.findall(r"^DA:(\d+),[1-9]", section, re.M))
+        assert found == {line for name, line in lines if name == file}, file
     assert "FNDA:1,early_irq_init" in info.read_text()
