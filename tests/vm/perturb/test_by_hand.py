@@ -140,10 +140,12 @@ class Authority:
     Attributes:
         untraced: in a guest in which nothing is changed.
         by_hand: in a guest that gdb changes.
+        told: gdb's own output.
     """
 
     untraced: dict[str, str]
     by_hand: dict[str, str]
+    told: str
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +160,7 @@ def authority(guest: Guest, place: Place, tmp_path_factory: pytest.TempPathFacto
     count = COUNT[guest.isa][2:].lower()
     bytes_of = {name: size for size, name in NAMES.items()}
     breaks = "\n".join(
-        "\n".join([f"break {at} if ${count} == {bytes_of[name]}", "commands", "silent",
+        "\n".join([f"break {at} if ${count} == {bytes_of[name]}", "commands",
                    *commands, "continue", "end"])
         for name, (at, commands) in by_hand(guest.isa, place).items()
     )  # fmt: skip
@@ -178,14 +180,14 @@ def authority(guest: Guest, place: Place, tmp_path_factory: pytest.TempPathFacto
         assert stub.goes_on(), told
         text = stub.console.read_bytes()[int(size.split()[0]) :].decode(errors="replace")
         perturbed = text.partition("\nround ")[2].partition("\nround ")[0]
-    return Authority(printed(untraced), printed(perturbed))
+    return Authority(printed(untraced), printed(perturbed), told.stdout + told.stderr)
 
 
 def test_each_change_by_hand_shows(authority: Authority) -> None:
     """gdb's changes are seen by the programs: otherwise the test below would show nothing."""
     assert list(authority.untraced) == list(authority.by_hand) == list(NAMES.values())
     for name, told in authority.by_hand.items():
-        assert (told == authority.untraced[name]) == (name == "last"), (name, told)
+        assert (told == authority.untraced[name]) == (name == "last"), (name, authority)
 
 
 @pytest.mark.parametrize("way", ["auto", "trap", "stop"])
