@@ -25,6 +25,9 @@ NAMES = {
 }  # fmt: skip
 # Actions that kinst refuses at a probe that stops the machine.
 ONLY_PLANTED = ("copyout", "raise", "stop")
+# TODO: on riscv64, gdb does not stop at a breakpoint inside read_null(), with this condition. For
+# skip() and goto() the authority is there the emulator of tests/fake/test_perturbing.py.
+NOT_BY_HAND = {"riscv64": ("skip", "goto")}
 ROUND = """\
 count=3
 try() {
@@ -90,7 +93,7 @@ def by_hand(isa: str, place: Place) -> dict[str, tuple[str, list[str]]]:
     # force_sig() returns to the caller of vfs_read(), which the signal reaches before its program.
     signal = f"set ${first} = {{}}", "set $pc = (long)&force_sig"
     after = f"(long)&read_null + {place.after}"
-    return {
+    every = {
         "register": (entry, [f"set ${count} = 1"]),
         "return": (entry, ["return (long)-5"]),
         "store": (entry, ["set var panic_timeout = 77"]),
@@ -100,6 +103,7 @@ def by_hand(isa: str, place: Place) -> dict[str, tuple[str, list[str]]]:
         "skip": (setting, [f"set ${result} = 5", f"set $pc = {after}"]),
         "goto": (setting, [f"set ${result} = 6", f"set $pc = {after}"]),
     }
+    return {name: hand for name, hand in every.items() if name not in NOT_BY_HAND.get(isa, ())}
 
 
 def by_kinst(isa: str, place: Place) -> dict[str, str]:
@@ -183,11 +187,12 @@ def authority(guest: Guest, place: Place, tmp_path_factory: pytest.TempPathFacto
     return Authority(printed(untraced), printed(perturbed), told.stdout + told.stderr)
 
 
-def test_each_change_by_hand_shows(authority: Authority) -> None:
+def test_each_change_by_hand_shows(guest: Guest, authority: Authority) -> None:
     """gdb's changes are seen by the programs: otherwise the test below would show nothing."""
     assert list(authority.untraced) == list(authority.by_hand) == list(NAMES.values())
+    unchanged = ("last", *NOT_BY_HAND.get(guest.isa, ()))
     for name, told in authority.by_hand.items():
-        assert (told == authority.untraced[name]) == (name == "last"), (name, authority)
+        assert (told == authority.untraced[name]) == (name in unchanged), (name, authority)
 
 
 @pytest.mark.parametrize("way", ["auto", "trap", "stop"])
@@ -196,7 +201,7 @@ def test_actions_do_what_gdb_does_by_hand(
 ) -> None:
     script = guest_script(tmp_path, "perturbed", ROUND)
     clauses = by_kinst(guest.isa, place)
-    left_out = ONLY_PLANTED if way == "stop" else ()
+    left_out = [*NOT_BY_HAND.get(guest.isa, ()), *(ONLY_PLANTED if way == "stop" else ())]
     program = "\n".join(text for name, text in clauses.items() if name not in left_out)
     done = guest.trace(
         "-q", "-w", "-x", f"plant={way}", "-n", program, "-c", "perturbed", copy=[script]
