@@ -36,17 +36,13 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_first_failures_of_a_mount(image: Path, tmp_path: Path) -> None:
-    """The mount, which makes the first calls, fails, and what mount(8) says tells the error. The
-    later ones show only faults that are the same again."""
-    words = [*WORDS, "--copy", str(image), "--jobs", "2", "--only", "1-30"]
-    summary = summary_of(tmp_path, *words, status=None)
+    """The mount, which makes the first calls, fails; what mount(8) says tells the error."""
+    summary = summary_of(tmp_path, *WORDS, "--copy", str(image), "--only", "1-3", status=0)
+    assert summary["counts"] == {"failed": 3}
     for one in summary["tries"]:
-        if one["outcome"] != "unreached":
-            assert any(frame.startswith(("ext4_", "jbd2_")) for frame in one["stack"]), one
-    for one in summary["tries"][:3]:
-        assert one["outcome"] == "failed" and one["returned"].endswith(": ENOMEM"), one
-        assert "failed: " in one["output"][0] and "allocate memory" in one["output"][0], one
-    assert all(one["again"] == one["outcome"] for one in summary["faults"]), summary["faults"]
+        assert any(frame.startswith("ext4_") for frame in one["stack"]), one
+        assert "failed: " in one["output"][0] and one["returned"].endswith(": ENOMEM"), one
+        assert "allocate memory" in one["output"][0], one
 
 
 @pytest.mark.slow
