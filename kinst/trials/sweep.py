@@ -29,7 +29,7 @@ from kinst.trials.outcomes import SPOILT, Returned, Try, classify, leaked
 from kinst.trials.programs import LISTED
 from kinst.trials.results_file import ResultsFile
 
-CHUNK = 40  # tries of a trace at most
+CHUNK = 10  # tries of a trace at most: their results are kept when the trace is over
 REPEATS = 4  # of a try that may have leaked
 FIRST_LIMIT = 60  # seconds in which the command must end before kinst knows how long it takes
 LEAST_LIMIT = 10
