@@ -1,4 +1,4 @@
-"""Allocations that fail while ext4 is mounted, used and unmounted."""
+"""Allocations that fail while ext4 is mounted."""
 
 from __future__ import annotations
 
@@ -43,13 +43,3 @@ def test_the_first_failures_of_a_mount(image: Path, tmp_path: Path) -> None:
         assert any(frame.startswith("ext4_") for frame in one["stack"]), one
         assert "failed: " in one["output"][0] and one["returned"].endswith(": ENOMEM"), one
         assert "allocate memory" in one["output"][0], one
-
-
-@pytest.mark.slow
-def test_faults_of_a_file_system_are_the_same_again(image: Path, tmp_path: Path) -> None:
-    """What is found in ext4 is reproduced: no fault is a matter of chance."""
-    results = tmp_path / "results"
-    words = [*WORDS, "--copy", str(image), "--jobs", "2", "--results", str(results)]
-    summary = summary_of(tmp_path, *words, status=None)
-    assert len(summary["tries"]) > 50 and not summary["counts"].get("unreached")
-    assert all(one["again"] == one["outcome"] for one in summary["faults"]), summary["faults"]
