@@ -30,7 +30,7 @@ READS = 20000
 # A file, since kinst's init reads a command byte by byte.
 SCRIPT = f"""#!/bin/sh
 dd if=/dev/zero of=/dev/null bs=1 count={READS} 2>/dev/null
-grep ' init_task$' /proc/kallsyms
+grep ' kernel_clone$' /proc/kallsyms
 sync
 """
 
@@ -65,7 +65,7 @@ def test_nothing_is_lost_when_probes_are_planted_anew(isa: str, tmp_path: Path) 
     script.chmod(0o755)
     words += ["--boot", f"--vm={isa}", "-q", "-v", "-n", program, "-c", "work"]
     done = kinst(*words, copy=[script]).good()
-    slide = int(done.guest.split()[0], 16) - (elf.address("init_task") or 0)
+    slide = int(done.guest.split()[0], 16) - (elf.address("kernel_clone") or 0)
     theirs = executions.read()
     expected = {name: theirs[at + slide] for name, at in places.items() if at + slide in theirs}
     ours = {name: int(count) for name, count in re.findall(r"^(\w+) (\d+)$", done.out, re.M)}

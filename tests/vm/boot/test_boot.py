@@ -33,7 +33,7 @@ class Boot:
         records: records of the program of `kinst boot`, and of MORE.
         parts: records of the program of `kinst boot` alone.
         log: the kernel's log, with its own lines about its initcalls.
-        symbol: address of init_task, as the kernel says.
+        symbol: address of init_task, as the kernel says; 0 if its list has no data symbols.
         text: bytes of the kernel's code after the trace.
     """
 
@@ -49,7 +49,7 @@ class Boot:
         return [tuple(value.value for value in one.values) for one in found]
 
 
-COMMAND = "dmesg; grep ' init_task$' /proc/kallsyms"
+COMMAND = "dmesg; grep ' init_task$' /proc/kallsyms || echo 0"
 LOGGED = "initcall_debug log_buf_len=4M"
 MORE = """
 fbt::start_kernel:entry { trace(execname); trace(pid); trace(cpu); trace(curthread); }
