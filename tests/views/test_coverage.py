@@ -166,12 +166,12 @@ def test_source_that_genhtml_does_not_find(tmp_path: Path) -> None:
                 assert (made.returncode == 0) == (there or bool(options)), made
 
 
-@pytest.mark.skipif(not GENHTML, reason="needs genhtml (lcov)")
+@pytest.mark.full
 @pytest.mark.parametrize("found", [loop(5, 2), loop(5, 5), covered(5, 0, 2, 2, 7, 3, 1, 0)])
 def test_genhtml_counts_as_the_summary_does(found: Coverage, tmp_path: Path) -> None:
     (tmp_path / "l.info").write_text(lcov_text(found))
     made = subprocess.run(
-        [str(GENHTML), "--branch-coverage", "--ignore-errors", "source", "l.info", "-o", "html"],
+        ["genhtml", "--branch-coverage", "--ignore-errors", "source", "l.info", "-o", "html"],
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
     said = summary(found).splitlines()
