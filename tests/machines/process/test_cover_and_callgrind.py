@@ -32,7 +32,8 @@ def by_callgrind(program: Path, name: str) -> dict[int, int]:
     profile = program.parent / "profile"
     subprocess.run(
         ["valgrind", "-q", "--tool=callgrind", "--dump-instr=yes", "--dump-line=yes",
-         "--compress-strings=no", "--compress-pos=no", f"--callgrind-out-file={profile}", program],
+         "--skip-plt=no", "--compress-strings=no", "--compress-pos=no",
+         f"--callgrind-out-file={profile}", program],
         capture_output=True, check=True,
     )  # fmt: skip
     inside = inclusive = False
