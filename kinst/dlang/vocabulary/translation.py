@@ -5,8 +5,8 @@ functions. An error names the first of these. translate() makes all changes toge
 error can show the whole program in D.
 
 The translation goes word by word and checks nothing. The caller compiles the result, and shows it
-only if it compiles (kinst/session/translate.py). Words without a counterpart in D stay as they are; the
-compiler then names them. The tables of words are those of other_tracers.py.
+only if it compiles (kinst/session/translate.py). Words without a counterpart in D stay as they are;
+the compiler then names them. The tables of words are those of other_tracers.py.
 
 Sources: bpftrace's language reference (0.23), perf-probe(1), the kernel's Documentation/trace/
 kprobetrace.rst.
