@@ -53,14 +53,11 @@ class CommandLife:
             resume: lets the machine run.
         """
         self._held = True
-        call = self._span.next_call if self._target.abilities.watches else None
-        thread = self._prepared_thread(call) if call is not None else 0
-        if call is not None and thread:
-            return self._watch_for_call(thread, call, resume)
-        self._target.insert_breakpoint(self._span.entry)
         self._helpers.start_alone()
-        resume()
-        return self._reach(resume)
+        call = self._span.next_call if self._target.abilities.watches else None
+        if call is not None and (thread := self._prepared_thread(call)):
+            return self._watch_for_call(thread, call, resume)
+        return self._break_at_execve(resume)
 
     def _prepared_thread(self, call: NextCall) -> int:
         """Return the address of the structure of the prepared command's thread, 0 if it is not
@@ -85,7 +82,6 @@ class CommandLife:
         target, deadline = self._target, time.monotonic() + START_SECONDS
         number = (self._word(thread + call.threads.stack, 8) or 0) + call.number
         target.watch([(thread + call.name, call.name_size)])
-        self._helpers.start_alone()
         resume()
         for stop in range(_MOST_STOPS):
             event = self._stopped(deadline)
@@ -104,9 +100,7 @@ class CommandLife:
             resume()
         target.stop()
         target.unwatch()
-        target.insert_breakpoint(self._span.entry)
-        resume()
-        return self._reach(resume)
+        return self._break_at_execve(resume)
 
     def _stopped(self, deadline: float) -> MachineEvent | None:
         """Wait until the machine stops or ends, or the command ends. Returns the event, None if the
@@ -117,18 +111,20 @@ class CommandLife:
                 return event
         return None
 
-    def _reach(self, resume: Callable[[], None]) -> MachineEvent | None:
-        """Wait until a CPU stops at the breakpoint at the command's execve, and remove the
+    def _break_at_execve(self, resume: Callable[[], None]) -> MachineEvent | None:
+        """Run the stopped machine to a breakpoint at the command's execve, and remove the
         breakpoint.
 
         If the machine or the command ends before the execve, returns that event. Returns None
         after the stop, and if START_SECONDS pass without any event.
 
         Args:
-            resume: lets the machine run on if another process has stopped it.
+            resume: lets the machine run, also after another process has stopped it.
         """
         machine, target = self._machine, self._target
         facts, deadline = machine.facts, time.monotonic() + START_SECONDS
+        target.insert_breakpoint(self._span.entry)
+        resume()
         event = self._stopped(deadline)
         while isinstance(event, Stopped):
             if read_access(target, facts, event.cpu, facts.builtins["pid"]) == self._helpers.pid:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +34,6 @@ from kinst.core.machine import (
 from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.core.words import MASK
-from kinst.machines.stub.jump_cache import JUMP_CACHE
-from kinst.machines.vm import ABILITIES
 from kinst.machines.vm.kvm import Accelerator
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import VmConfig, gone_error, prepare_line
@@ -115,9 +112,7 @@ class BootingVm(Vm):
         return KernelLocation(self._text, booting=True)
 
     def boot_over(self) -> KernelLocation:
-        self.abilities = replace(
-            ABILITIES, code_table=JUMP_CACHE, watches=self._board.STOPS_AFTER_WRITE
-        )
+        self.abilities = self._abilities_when_up()
         self._is_up = True
         self._use_tables_of(self._kernels_cpu())
         return KernelLocation(self._text, time=self.run_time())

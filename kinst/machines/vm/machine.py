@@ -10,7 +10,15 @@ from dataclasses import replace
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import Complaint, Gone, KernelLocation, MachineEvent, Stopped, Terminal
+from kinst.core.machine import (
+    Abilities,
+    Complaint,
+    Gone,
+    KernelLocation,
+    MachineEvent,
+    Stopped,
+    Terminal,
+)
 from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.machines.stub.cpus import double_hits_told
 from kinst.machines.stub.jump_cache import JUMP_CACHE
@@ -89,10 +97,7 @@ class Vm(Guest):
         """
         super().__init__(isa, config, virtual_layout, on_output, early_start)
         self._accelerator = accelerator or Accelerator(config.accel, required=True)
-        if config.accel == TCG:
-            self.abilities = replace(
-                self.abilities, code_table=JUMP_CACHE, watches=self._board.STOPS_AFTER_WRITE
-            )
+        self.abilities = self._abilities_when_up()
         self._terminal = terminal
         self._say: Callable[[str], None] = lambda text: None
         self._prepares = ""  # the command that the guest prepares since it runs
@@ -128,6 +133,13 @@ class Vm(Guest):
                 self._accelerator.record.came_up()
         return KernelLocation(self.find_text())
 
+    def _abilities_when_up(self) -> Abilities:
+        """Return what the guest can do under its accelerator once its kernel is up."""
+        if self._config.accel != TCG:
+            return ABILITIES
+        watches = self._board.STOPS_AFTER_WRITE
+        return replace(ABILITIES, code_table=JUMP_CACHE, watches=watches)
+
     def describe(self) -> str:
         return f"the guest runs under {self._accelerator.text}"
 
@@ -152,9 +164,7 @@ class Vm(Guest):
         record = self._accelerator.record
         self._accelerator = Accelerator(TCG, f"under KVM, {reason}")
         self._config = replace(self._config, accel=TCG)
-        self.abilities = replace(
-            self.abilities, code_table=JUMP_CACHE, watches=self._board.STOPS_AFTER_WRITE
-        )
+        self.abilities = self._abilities_when_up()
         self._warm = warm_start(self._config, self._board)
         self._init_is_ready = self._shares_mounted = False
         self._start()
