@@ -11,6 +11,7 @@ MODULE is rig_module/rig.c, without which the emulated processor finds no hardwa
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import os
 import random
@@ -45,7 +46,7 @@ from kinst.machines.vm.opening import describe_host
 from kinst.systems.linux.guest.initramfs import build
 from kinst.wire.kernel_module import load_module
 from tests import ROOT
-from tests.vm.kvm.rig import ANSWERED, ASKED, END, PREPARE, READY
+from tests.vm.kvm.rig import ALIVE, ANSWERED, ASKED, END, PREPARE, READY, SHOW
 
 MODULE, READS, FOLDER = map(Path, sys.argv[1:4])
 # What a boot in the emulated processor can do without.
@@ -508,15 +509,22 @@ def main() -> None:
     # An emulated processor that shares a busy host's CPUs boots a guest in more than three minutes.
     vm_machine._BOOT_SECONDS = BOOT_SECONDS
     kinst.host().run("BEGIN { exit(0); }")  # what this imports, no check need import again
+    faulthandler.register(signal.SIGUSR1)
+    (FOLDER / ALIVE).touch()
     (FOLDER / READY).touch()
-    begun: set[str] = set()
+    begun: dict[str, int] = {}
     while not (FOLDER / END).exists():
+        (FOLDER / ALIVE).touch()
         for name in sorted(os.listdir(FOLDER)):
-            if name.endswith(ASKED) and name not in begun:
-                begun.add(name)
-                if not os.fork():
+            check, kind = os.path.splitext(name)
+            if kind == ASKED and check not in begun:
+                begun[check] = os.fork()
+                if not begun[check]:
                     answer(FOLDER / name)
                     os._exit(0)
+            if kind == SHOW:
+                os.kill(begun[check], signal.SIGUSR1)
+                (FOLDER / name).unlink()
         with suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
         time.sleep(1.0)

@@ -10,6 +10,10 @@ Opening takes a minute, so experiments share a guest too:
     KINST_TEST_RIG=FOLDER pytest ...                   make the tests in it
 
 Make one check at a time: on a busy host, two checks at the same time have not ended in 20 minutes.
+
+Once in some dozens of openings the guest with the emulated SVM freezes: no process of it runs any
+more.  kvm_in_guest.py shows by the file "alive" that it runs.  Checks of a frozen guest are made
+again in a new one.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +38,22 @@ from tools.live_guest import set_up
 PROCESSOR = "EPYC,+svm,+npt"
 MODULE = Path(__file__).with_name("rig_module")
 PROGRAMS = ROOT / "tests/programs"
-SECONDS = 3600.0
+SECONDS = 3600.0  # a check's, unless it says otherwise
+# Without a change of the file "alive"; a busy host has not kept it as it is for more than some
+# seconds.
+FROZEN_SECONDS = 120.0
+OPENINGS = 3  # of guests for one check
+OPEN_SECONDS = 600.0
+SHOW_SECONDS = 10.0  # until the log has the stacks
 # Files of the shared folder.
-READY, END, LOG, PREPARE = "ready", "end", "log", "prepare-live"
-ASKED, ANSWERED = ".asked", ".answered"
+READY, END, LOG, PREPARE, ALIVE = "ready", "end", "log", "prepare-live", "alive"
+# ASKED and a check; its ANSWERED has the result; SHOW asks for the stacks of the check's process.
+ASKED, ANSWERED, SHOW = ".asked", ".answered", ".show"
 KEPT = ("KINST_TEST_KILLS", "KINST_TEST_SEED", "KINST_TRACEBACK")
+
+
+class FrozenError(Exception):
+    """The guest runs no process any more."""
 
 
 class OpenRig:
@@ -47,23 +63,41 @@ class OpenRig:
         """Use the guest of a shared folder, which another process has started."""
         self.folder = folder
 
-    def check(self, *words: str) -> Any:
+    def check(self, *words: str, seconds: float = SECONDS) -> Any:
         """Make a check of kvm_in_guest.py, and return its result.
 
         Args:
             words: the check's name and its arguments.
+            seconds: after which the check has failed; the guest's log then has the stacks of all
+                threads of its process.
+
+        Raises FrozenError.
         """
         answer = ask(self.folder, *words)
-        self._wait_for(answer)
-        result, seconds = json.loads(answer.read_text())
-        print(*words, result, f"{seconds} s, load {os.getloadavg()}", sep="\n")
-        assert not isinstance(result, str), f"{result}\n{(self.folder / LOG).read_text()}"
+        self._wait_for(answer, seconds)
+        result, taken = json.loads(answer.read_text())
+        print(*words, result, f"{taken} s, load {os.getloadavg()}", sep="\n")
+        assert not isinstance(result, str), f"{result}\n{self.log()}"
         return result
 
-    def _wait_for(self, file: Path) -> None:
-        end = time.monotonic() + SECONDS
-        while not file.exists():
-            assert time.monotonic() < end, f"no answer in {SECONDS:g} s"
+    def log(self) -> str:
+        """Return what processes in the guest have printed."""
+        return (self.folder / LOG).read_text(errors="replace")
+
+    def _wait_for(self, answer: Path, seconds: float) -> None:
+        """Wait until a file exists; raise FrozenError if the guest runs no process meanwhile."""
+        late = time.monotonic() + seconds
+        seen, frozen = 0, 0.0
+        while not answer.exists():
+            now = time.monotonic()
+            if (alive := (self.folder / ALIVE).stat().st_mtime_ns) != seen:
+                seen, frozen = alive, now + FROZEN_SECONDS
+            if now > frozen:
+                raise FrozenError(f"the guest with SVM has run nothing for {FROZEN_SECONDS:g} s")
+            if now > late:
+                answer.with_suffix(SHOW).touch()
+                time.sleep(SHOW_SECONDS)
+                raise AssertionError(f"no answer in {seconds:g} s\n{self.log()}")
             time.sleep(0.1)
 
 
@@ -99,14 +133,54 @@ class Rig(OpenRig):
 
     def wait_open(self) -> None:
         """Wait until the guest takes checks."""
-        self._wait_for(self.folder / READY)
-
-    def _wait_for(self, file: Path) -> None:
-        self._kinst.until(lambda _: file.exists(), SECONDS)
+        self._kinst.until(lambda _: (self.folder / READY).exists(), OPEN_SECONDS)
 
     def close(self) -> None:
         (self.folder / END).touch()
         print(self._kinst.result())
+
+    def kill(self) -> None:
+        """End a guest that may be frozen."""
+        self._kinst.stop()
+        print(self._kinst.result())
+
+
+class LastingRig:
+    """A guest that is replaced by a new one when it freezes."""
+
+    def __init__(self, new_folder: Callable[[], Path]) -> None:
+        """Start the first guest, and wait until it takes checks.
+
+        Args:
+            new_folder: makes a folder for each guest.
+        """
+        self._new_folder = new_folder
+        self._open()
+
+    def _open(self) -> None:
+        self._rig = Rig(self._new_folder())
+        try:
+            self._rig.wait_open()
+        except BaseException:
+            self._rig.kill()
+            raise
+
+    def check(self, *words: str, seconds: float = SECONDS) -> Any:
+        """Do what OpenRig.check() does, in up to OPENINGS guests as long as they freeze."""
+        for _ in range(1, OPENINGS):
+            try:
+                return self._rig.check(*words, seconds=seconds)
+            except FrozenError as frozen:
+                print(f"{frozen}: once more in a new one")
+                self._rig.kill()
+                self._open()
+        return self._rig.check(*words, seconds=seconds)
+
+    def close(self) -> None:
+        self._rig.close()
+
+
+AnyRig = OpenRig | LastingRig
 
 
 def ask(folder: Path, *words: str) -> Path:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.vm.kvm.rig import OpenRig, Rig
+from tests.vm.kvm.rig import AnyRig, LastingRig, OpenRig
 
 pytestmark = [
     pytest.mark.vm, pytest.mark.full,
@@ -27,20 +27,18 @@ SLEEP, LATE = 5, 5
 TIMED_OUT = 124  # exit status, as of timeout(1)
 # The folder of a guest that is open already, for experiments.
 OPEN = os.environ.get("KINST_TEST_RIG", "")
+FEW_SECONDS = 600.0  # for a check that takes one minute on an idle host
 LEAST_SITES = 40  # of vfs_read, that a read of /dev/zero executes: it has no loop
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenRig]:
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyRig]:
     if OPEN:
         yield OpenRig(Path(OPEN))
         return
-    made = Rig(tmp_path_factory.mktemp("rig"))
-    try:
-        made.wait_open()
-        yield made
-    finally:
-        made.close()
+    made = LastingRig(lambda: tmp_path_factory.mktemp("rig"))
+    yield made
+    made.close()
 
 
 Counts = dict[str, tuple[int, Sequence[tuple[str, int]], int]]
@@ -80,10 +78,10 @@ def check_kills(kills: Sequence[Sequence[Any]]) -> None:
     assert sum(was_killed for _, was_killed, *_ in kills) > len(kills) / 2, kills
 
 
-def test_counts_are_exact(rig: OpenRig) -> None:
+def test_counts_are_exact(rig: AnyRig) -> None:
     # By jump alone and by trap alone: the slow tests.
-    found = rig.check("boot")
-    attached = rig.check("attach", "1", "", "auto stop")
+    found = rig.check("boot", seconds=FEW_SECONDS)
+    attached = rig.check("attach", "1", "", "auto stop", seconds=FEW_SECONDS)
     assert OPEN or "KVM: no guest has been started under KVM" in found["before"]
     assert "KVM: a guest has come up" in found["after"]
     assert not found["told"]
@@ -98,14 +96,14 @@ def test_counts_are_exact(rig: OpenRig) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cpus", "pti"), [(1, False), (2, False), (1, True), (2, True)])
-def test_attached_to_other_guests(rig: OpenRig, cpus: int, pti: bool) -> None:
+def test_attached_to_other_guests(rig: AnyRig, cpus: int, pti: bool) -> None:
     found = rig.check("attach", str(cpus), "pti=on" if pti else "", "auto jump trap stop")
     check_counts(found["counts"])
     check_attached(found, cpus, pti)
 
 
 @pytest.mark.slow
-def test_through_the_stub_alone(rig: OpenRig) -> None:
+def test_through_the_stub_alone(rig: AnyRig) -> None:
     """--gdb: kinst learns from the stub that the guest runs under KVM."""
     found = rig.check("stub")
     check_ways(found["counts"])
@@ -113,7 +111,7 @@ def test_through_the_stub_alone(rig: OpenRig) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_while_attached(rig: OpenRig) -> None:
+def test_killed_at_any_moment_while_attached(rig: AnyRig) -> None:
     found = rig.check("killed")
     assert not found["wrong"], found
     check_kills(found["kills"])
@@ -122,14 +120,14 @@ def test_killed_at_any_moment_while_attached(rig: OpenRig) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_with_a_guest_of_its_own(rig: OpenRig) -> None:
+def test_killed_at_any_moment_with_a_guest_of_its_own(rig: AnyRig) -> None:
     found = rig.check("killed boots")
     check_kills(found["kills"])
     check_ways(found["counts"])
 
 
 @pytest.mark.slow
-def test_timers_and_limits(rig: OpenRig) -> None:
+def test_timers_and_limits(rig: AnyRig) -> None:
     """Firings that came, with those that are told as missed, are those of the trace's time: an
     emulated processor is too slow for all of them.  The guest's time stops while its CPUs are
     stopped for profile-97, which is at most half of the time."""
@@ -155,19 +153,19 @@ def test_timers_and_limits(rig: OpenRig) -> None:
 
 
 @pytest.mark.slow
-def test_folders_batches_and_four_cpus(rig: OpenRig) -> None:
+def test_folders_batches_and_four_cpus(rig: AnyRig) -> None:
     found = rig.check("folders")
     assert found["cpus"] == 4
     assert {count for _, count in found["rows"]} == {2000} and len(found["rows"]) > LEAST_SITES
 
 
 @pytest.mark.slow
-def test_two_guests_of_one_process(rig: OpenRig) -> None:
+def test_two_guests_of_one_process(rig: AnyRig) -> None:
     found = rig.check("two")
     assert set(found) == {"1", "2"}
     check_ways(found)
 
 
 @pytest.mark.slow
-def test_live_in_a_guest_under_kvm(rig: OpenRig) -> None:
+def test_live_in_a_guest_under_kvm(rig: AnyRig) -> None:
     check_ways(rig.check("live"))
