@@ -238,8 +238,8 @@ class Threads:
         node: offset of the link in the list of the process's threads.
         stack: offset of a pointer to the thread's stack.
         pointer: offset of the saved stack pointer of a thread that does not run.
-        running: offset of 4 bytes that are not 0 while the thread runs on a CPU; -1 if there are no
-            such bytes.
+        running: offset of a byte that is not 0 while the thread runs on a CPU; -1 if there is no
+            such byte.
         size: bytes of a stack.
     """
 
@@ -290,8 +290,8 @@ class CommandSpan:
     # share; and offset in that shared structure of the number of threads (4 bytes).
     group: int
     thread_count: int
-    # Offset in a thread's structure of 4 bytes that are not 0 while the thread runs on a CPU; -1 if
-    # there are no such bytes.
+    # Offset in a thread's structure of a byte that is not 0 while the thread runs on a CPU; -1 if
+    # there is no such byte.
     running: int
     # Offset in a thread's structure of 4 bytes that are not 0 while the thread waits.
     waiting: int

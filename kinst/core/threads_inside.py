@@ -126,7 +126,7 @@ def _used(threads: Threads, thread: _Fields, pointers: Sequence[int]) -> Iterato
     if running_at:
         yield running_at[0], end
         return
-    if threads.running >= 0 and thread.word(threads.running, 4):
+    if threads.running >= 0 and thread.word(threads.running, 1):
         # Its CPU is in user mode and the stack is empty, or the CPU is on a stack for interrupts.
         if pointers:
             yield base, end

@@ -154,7 +154,7 @@ class CommandLife:
         if not self._is_command() or state not in (0, span.zombie):
             self._go_on()
             return False
-        if not state or (span.running >= 0 and self._word(thread + span.running)):
+        if not state or (span.running >= 0 and self._word(thread + span.running, 1)):
             return False
         group = self._word(thread + span.group, 8)
         return group is not None and self._word(group + span.thread_count) == 1
@@ -173,7 +173,7 @@ class CommandLife:
             if first is None or first == thread + span.children:
                 break
             thread = first - span.sibling
-        runs = span.running >= 0 and self._word(thread + span.running)
+        runs = span.running >= 0 and self._word(thread + span.running, 1)
         if runs or not self._word(thread + span.waiting):
             return ""
         return self._machine.system.waits_in(thread)

@@ -13,7 +13,7 @@ from kinst.core.system import CommandSpan, NextCall
 from kinst.image.btf import Btf
 from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import LinuxMemory
-from kinst.systems.linux.page_allocator import threads
+from kinst.systems.linux.page_allocator import on_cpu, threads
 from kinst.systems.linux.ptregs import PT_REGS
 from kinst.systems.linux.system_calls import call_numbers
 from kinst.systems.linux.user_state import user_state
@@ -38,9 +38,8 @@ def command_span(kernel: LinuxMemory, btf: Btf, arch: IsaFacts) -> CommandSpan |
     if not entry or not all(btf.has(*one) for one in wanted):
         return None
     exit_state, group, count, waiting, children, sibling = (btf.offset(*one) for one in wanted)
-    running = btf.offset(_TASK, "on_cpu") if btf.has(_TASK, "on_cpu") else -1
     return CommandSpan(
-        entry, exit_state, _ZOMBIE, group, count, running, waiting, children, sibling,
+        entry, exit_state, _ZOMBIE, group, count, on_cpu(btf), waiting, children, sibling,
         _next_call(kernel, btf, arch, entry),
     )  # fmt: skip
 

@@ -62,6 +62,13 @@ def allocator(kernel: LinuxMemory, btf: Btf, facts: Facts) -> PageAllocator | No
     )  # fmt: skip
 
 
+def on_cpu(btf: Btf) -> int:
+    """Return the offset in struct task_struct of a byte that is not 0 while the thread runs on a
+    CPU; -1 if there is no such byte."""
+    # An int of 0 or 1; a byte since Linux 7.2, where the next bytes are other flags.
+    return btf.offset("task_struct", "on_cpu") if btf.has("task_struct", "on_cpu") else -1
+
+
 def threads(kernel: LinuxMemory, btf: Btf) -> Threads | None:
     """Return how to find all threads and their stacks in memory; None if the kernel's symbols or
     types do not tell."""
@@ -77,8 +84,7 @@ def threads(kernel: LinuxMemory, btf: Btf) -> Threads | None:
     if not all(btf.has(*member) for member in wanted):
         return None
     following, group, head, node, stack = (btf.offset(*member) for member in wanted)
-    running = btf.offset(task, "on_cpu") if btf.has(task, "on_cpu") else -1
     return Threads(
         kernel.symbol("init_task"), following, group, head, node, stack, btf.offset(task, saved),
-        running, size,
+        on_cpu(btf), size,
     )  # fmt: skip

@@ -301,6 +301,8 @@ def test_who_is_inside() -> None:
     assert not guest.inside(), "a left-over below the stack pointer"
     guest.word(0x4800 + 0x308, 0xFFFF_0010)
     assert guest.inside(), "the second thread of a process returns there"
+    guest.word(0x1200 + 56, 0x10000)
+    assert guest.inside(), "another flag, in a byte after the flag that it runs"
     guest.word(0x1200 + 56, 1)
     assert not guest.inside(), "its CPU is in user mode now"
     assert guest.inside((0x5000, 0x9000)), "a CPU is on a stack for interrupts: it may be that one"

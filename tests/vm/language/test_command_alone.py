@@ -23,8 +23,10 @@ BY_NAME = "kinst::ksys_read:0 { @[execname] = count(); }"
 READS = 700
 
 
-def test_reads_of_a_program_are_all_reads(reads: Path) -> None:
-    done = kinst("-qn", BY_NAME, "-c", f"reads {READS}", copy=[reads]).good()
+@pytest.mark.parametrize("kernel", ["", pytest.param("7.3", marks=pytest.mark.slow)])
+def test_reads_of_a_program_are_all_reads(kernel: str, reads: Path) -> None:
+    chosen = ("--kernel", kernel) if kernel else ()
+    done = kinst(*chosen, "-qn", BY_NAME, "-c", f"reads {READS}", copy=[reads]).good()
     assert counts(done.out) == {("reads",): READS}
 
 
