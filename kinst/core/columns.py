@@ -70,7 +70,12 @@ NO_COLUMNS = Columns(
 
 
 def columns_of(addresses: Sequence[int], codes: Sequence[bytes]) -> Columns:
-    """Return instructions as columns without marks. Addresses and codes are in the same order."""
+    """Return columns of instructions that Isa.scan() has not seen, so all of their marks are 0.
+
+    Args:
+        addresses: address of each instruction.
+        codes: the bytes of each instruction, in the order of the addresses.
+    """
     size = np.fromiter(map(len, codes), np.uint8, len(codes))
     code = np.frombuffer(b"".join([c.ljust(WIDTH, b"\0") for c in codes]), np.uint8)
     return Columns(
@@ -248,8 +253,8 @@ class MadeTrampolines:
 
     Attributes:
         code: the code of all trampolines, one directly after another.
-        original_at: for each trampoline, the offset in it of the displaced instruction that may
-            fault where the original might have faulted; -1 if none may.
+        original_at: for each trampoline, the offset in it of its displaced instruction, if that
+            instruction may fault; -1 if it cannot fault.
     """
 
     code: U8

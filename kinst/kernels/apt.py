@@ -325,7 +325,7 @@ class Apt:
         if status or any(not f.exists() or f.stat().st_size != n for f, n in sizes.items()):
             raise (NotThereError if _GONE in complaint else PassingError)(
                 f"the download of {names[0]} failed: {complaint or f'apt-get status {status}'}",
-                "run it again when the network is there; it goes on where it was",
+                "run the command again when the network is there: the download then goes on",
             )
         packages = [Package(*_name_version(file), file) for file in sizes]
         return sorted(packages, key=lambda package: names.index(package.name))
@@ -439,7 +439,7 @@ def unpack(
                         package.file.unlink(missing_ok=True)
                         raise PassingError(
                             f"{path} of {package.name} differs from its checksum",
-                            "run it again to download it again",
+                            "run the command again: it downloads the package anew",
                         )
                     if stop_at_first:
                         process.kill()
@@ -450,7 +450,7 @@ def unpack(
             package.file.unlink(missing_ok=True)
             raise PassingError(
                 f"{package.file.name} cannot be unpacked: {said[0] if said else error}",
-                "run it again to download it again",
+                "run the command again: it downloads the package anew",
             ) from error
         except BaseException:
             process.kill()

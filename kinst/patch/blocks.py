@@ -104,14 +104,14 @@ def arrange(
     started: U64 = _NO_ADDRESSES,
 ) -> Blocks:
     """Form the blocks of sites: sites that only count, and that always run one after another, share
-    one counter. Return all sites with the work that is left for each.
+    one counter. Return for each site what its trampoline must still do.
 
     Args:
         wanted: the sites, in address order.
         chains: the links between the trampolines of the sites.
         free: for each site, whether a trampoline can count there without saving the flags or a
             register, because what it changes is dead.
-        rules: the counters that no other site uses, and the instructions that end a block.
+        rules: the counters that are free for blocks, and the instructions that end a block.
         started: address of the first site of each run. The jump of the run leads to this site's
             trampoline, even if the site has no probe and so no patch of its own.
     """

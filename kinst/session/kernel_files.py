@@ -239,7 +239,8 @@ def with_vmlinux(request: Request, report: Report) -> Request:
 
     kinst finds the vmlinux by the build-id in the machine's memory. If the machine is a user
     program, the request gets the program's file instead. The request is returned unchanged if it
-    names a kernel file, or if memory of such a machine cannot be read before the machine is opened.
+    already names a kernel file, or if kinst cannot read the machine's memory before it opens the
+    machine.
 
     Raises KinstError if memory has no build-id or there is no such vmlinux, TargetError if reading
     memory fails.

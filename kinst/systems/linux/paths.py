@@ -168,12 +168,13 @@ class _Walk:
         return self.code.op("add", self.work, self.code.get(self.at))
 
     def begin(self, *, says_deleted: bool) -> None:
-        """Emit LLVM IR that runs before the walk towards the root. It returns the empty text if the
-        file has no path, since it is outside of all trees. It puts " (deleted)" at the end of the
-        text if needed.
+        """Emit LLVM IR that runs before the walk towards the root.
+
+        A socket or a pipe is in no directory tree, and so has no path: for such a file, the emitted
+        code makes "" the result, and leaves.
 
         Args:
-            says_deleted: whether to put " (deleted)" at the end of a deleted file's path.
+            says_deleted: whether to emit code that ends a deleted file's path with " (deleted)".
         """
         code, paths = self.code, self.paths
         entry = code.get(self.entry)
