@@ -147,6 +147,8 @@ class KernelLocation:
         counter_bases: for a user program, the values of the per-CPU base register: each thread has
             one of them, for counters of its own. () for a kernel.
         process: the process id of a user program; 0 for a kernel.
+        library: the file name of the library that is traced in place of the user program's own
+            file; "" if the program itself is traced.
         booting: whether the kernel is at the beginning of its boot, so that its clock, its per-CPU
             data and most of its tables do not exist yet.
         time: D's timestamp, in ns, at the end of a traced boot. From then on the kernel has a
@@ -158,6 +160,7 @@ class KernelLocation:
     places: tuple[int, ...] = ()
     counter_bases: tuple[int, ...] = ()
     process: int = 0
+    library: str = ""
     booting: bool = False
     time: int | None = None
 

@@ -59,13 +59,15 @@ class MachineKind(Protocol):
         searched for."""
         return
 
-    def program(self, command: str, process: int) -> str:
-        """Return the path of the file that the traced program executes, for a machine that traces
-        user programs; "" for a machine that traces a kernel. Raises TargetError.
+    def program(self, command: str, process: int, library: str = "") -> str:
+        """Return the path of the file that the traced program executes, or of one of its libraries,
+        for a machine that traces user programs; "" for a machine that traces a kernel. Raises
+        TargetError.
 
         Args:
             command: the command of -c, or "".
             process: id of a process that runs already, or 0.
+            library: name of the library (libc.so.6); "" for the program itself.
         """
         return ""
 

@@ -52,19 +52,21 @@ class PidProvider(Provider):
     def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Iterator[Found]:
         if pattern.provider != self.name or kernel is None:
             return
-        if not fnmatchcase(PROGRAM, pattern.module or "*"):
-            raise KinstError(
-                f"{pattern.module} is not the program itself, and kinst counts no instructions of"
-                " libraries",
-                f"{PROGRAM} means the program's executable file; with gcc -static it has its"
-                " libraries' code",
-            )
+        module = pattern.module or "*"
+        module = PROGRAM if fnmatchcase(PROGRAM, module) else module
         glob = not pattern.function or any(c in pattern.function for c in "*?[")
-        functions = kernel.find(PROGRAM, pattern.function or "*")
+        functions = kernel.find(module, pattern.function or "*")
+        if not functions and module != PROGRAM and not kernel.find(module, "*"):
+            raise KinstError(
+                f"{pattern.module} is not the file whose instructions kinst counts",
+                f"{PROGRAM} means the program's executable file",
+            )
         if not functions and not glob:
-            hints = kernel.suggest(pattern.function), "functions of libraries are not counted"
+            hints = [kernel.suggest(pattern.function)]
+            if module == PROGRAM:
+                hints.append(f"for a function of a library, name the library in place of {PROGRAM}")
             raise AbsentError(
-                f'no function named "{pattern.function}" in the program',
+                f'no function named "{pattern.function}" in {pattern.module or "the program"}',
                 "; ".join(filter(None, hints)),
             )
         provider, name = pattern.full_provider, pattern.name

@@ -238,9 +238,9 @@ def with_vmlinux(request: Request, report: Report) -> Request:
     """Return a request that also names the vmlinux of the kernel that runs in its machine.
 
     kinst finds the vmlinux by the build-id in the machine's memory. If the machine is a user
-    program, the request gets the program's file instead. The request is returned unchanged if it
-    already names a kernel file, or if kinst cannot read the machine's memory before it opens the
-    machine.
+    program, the request gets the program's file instead, or the file of the library whose probes
+    the request's D programs name. The request is returned unchanged if it already names a kernel
+    file, or if kinst cannot read the machine's memory before it opens the machine.
 
     Raises KinstError if memory has no build-id or there is no such vmlinux, TargetError if reading
     memory fails.
@@ -248,6 +248,9 @@ def with_vmlinux(request: Request, report: Report) -> Request:
     options = request.machine
     program = request.kind.program(request.command, options.process) if options.kind else ""
     if program:
+        library: str = _module("session.process_probes").library_named(request)
+        if library:
+            program = request.kind.program(request.command, options.process, library)
         return replace(request, machine=replace(options, kernel=program))
     if not options.address or options.debug or options.kernel:
         return request

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from kinst.core.errors import DError
+from kinst.core.errors import DError, KinstError
 from kinst.core.probe import ProbePattern
 from kinst.core.types import PROGRAM
 from kinst.dlang.syntax import tree
@@ -17,6 +18,8 @@ from kinst.providers import interfaces
 from kinst.session.request import Request
 
 _NUMBERED = re.compile(r"(.*?)([0-9]*)")
+# A description in a D text, with its module.
+_WITH_MODULE = re.compile(r"\bpid(?:\$target|[0-9]+):([^:\s/{,]+):")
 _TO_TYPE = "--process -c 'PROGRAM ARGUMENTS', or --process -p PID"
 
 
@@ -28,6 +31,23 @@ def separated(pattern: ProbePattern) -> ProbePattern:
     if match is None or interface is None or not interface.of_process or not match[2]:
         return pattern
     return replace(pattern, provider=match[1], process=int(match[2]))
+
+
+def library_named(request: Request) -> str:
+    """Return the name of the library whose probes the programs of a request name, such as
+    libc.so.6; "" if they name only probes of the user program itself.
+
+    Raises KinstError if they name several libraries.
+    """
+    modules = {m for one in request.programs for m in _WITH_MODULE.findall(one.text)}
+    own = {PROGRAM, Path(request.kind.program(request.command, request.machine.process)).name}
+    libraries = sorted(m for m in modules if not any(fnmatchcase(name, m) for name in own))
+    if len(libraries) > 1:
+        raise KinstError(
+            f"{' and '.join(libraries)}: kinst counts in one file of a program at a time",
+            "run kinst once for each",
+        )
+    return libraries[0] if libraries else ""
 
 
 def with_processes(
@@ -80,6 +100,13 @@ def _of_description(
         message = f"{pattern}: kinst does not trace process {pattern.process}"
         hint = f"{replace(pattern, process=0)} is in the process that it traces"
         raise DError(message, span, "D_PROC_GRAB", hint)
-    if pattern.module == Path(file).name:
-        pattern = replace(pattern, module=PROGRAM)
-    return replace(description, pattern=pattern)
+    library = library_named(request)
+    there = Path(request.kind.program(request.command, traced, library)).name if library else ""
+    if not library:
+        module = PROGRAM if pattern.module == Path(file).name else pattern.module
+    elif not pattern.module or there == pattern.module or there.startswith(f"{pattern.module}."):
+        module = there
+    else:
+        message = f"{pattern} is not in {there}: kinst counts in one file of a program at a time"
+        raise DError(message, span, "D_PROC_GRAB", "run kinst once for each")
+    return replace(description, pattern=replace(pattern, module=module))

@@ -37,9 +37,8 @@ _GS = 0x65
 
 
 class UserProgram(ElfKernel):
-    """A user program that has been started. Implements System (core/system.py)."""
-
-    module = PROGRAM
+    """A user program that has been started, or one library of it. Implements System
+    (core/system.py)."""
 
     def __init__(self, target: Target, image: DebugInfo, location: KernelLocation) -> None:
         """Find the program's code in memory, and index its functions.
@@ -47,6 +46,7 @@ class UserProgram(ElfKernel):
         Raises KinstError if the machine runs another program, or the file has no functions.
         """
         program = program_elf(image.elf)
+        self.module = location.library or PROGRAM
         super().__init__(target, image, location, program)
         self._program = program
         self._check_unchanged()

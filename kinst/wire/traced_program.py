@@ -58,6 +58,7 @@ _WALL, _OWN_CHILDREN = 0x4000_0000, 0x2000_0000
 _STOPPING_SIGNALS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _ERRORS = 4095
 _BELOW = 256  # bytes below the stack pointer, beyond the red zone
+_BREAKPOINT = b"\xcc"  # int3
 _SECONDS = 10.0  # for which kinst waits for threads to stop
 _NOT_STARTED = 127  # exit status of a process that could not execute the program
 
@@ -182,6 +183,14 @@ class TracedProgram:
                     write_registers(tid, {**values, "rip": places[values["rip"]]})
 
         self._do(moved)
+
+    def run_to(self, address: int) -> None:
+        """Let the program, which has not run yet, run to an address, and stop all of its threads.
+        The program ends with kinst if kinst is killed meanwhile.
+
+        Raises TargetError if the program ends before.
+        """
+        self._do(lambda: self._run_to(address))
 
     def give_bases(self, bases: Sequence[int]) -> None:
         """Give each stopped thread a gs base from `bases`, and later each new thread a base that no
@@ -406,6 +415,30 @@ class TracedProgram:
         self._runs = True
         for tid in list(self._held):
             self._go_on(tid)
+
+    def _run_to(self, address: int) -> None:
+        code = self.process.read(address, len(_BREAKPOINT))
+        self.process.write(address, _BREAKPOINT)
+        self._runs = True
+        self._go_on(self.pid)
+        while not self.has_ended:
+            pid, status = os.waitpid(-1, _WALL | _OWN_CHILDREN)
+            if self._bell is not None and pid == self._bell.pid:
+                self._bell = _Bell()
+            elif pid == self.pid and status >> 8 == signal.SIGTRAP:
+                registers = read_registers(pid)
+                if registers["rip"] == address + len(_BREAKPOINT):
+                    write_registers(pid, {**registers, "rip": address})
+                    self._held[pid], self._signals[pid] = _CONTINUE, 0
+                    break
+                self._handle(pid, status)
+            else:
+                with suppress(ProcessLookupError):
+                    self._handle(pid, status)
+        if self.has_ended:
+            raise TargetError(f"the program ended before its entry (status {self._status})")
+        self.process.write(address, code)
+        self._stop()
 
     def _stop(self) -> None:
         if not self._runs or self.has_ended:

@@ -5,8 +5,9 @@
  *     stepper COUNTS PROGRAM ARGUMENT...
  *
  * The program runs without address randomisation.  COUNTS gets the pairs (address, count) of its
- * own instructions, as 64-bit words; those of libraries are stepped over uncounted.  Exits with the
- * program's status.  Source: ptrace(2).
+ * own instructions, as 64-bit words; those of libraries are stepped over uncounted.  If the variable
+ * STEPPED is the path of a library, COUNTS gets the library's instructions instead, by their address
+ * in its file.  Exits with the program's status.  Source: ptrace(2).
  */
 #define _GNU_SOURCE
 #include <elf.h>
@@ -41,18 +42,22 @@ static uint64_t auxiliary(uint64_t kind)
 	return pair[1];
 }
 
-/* The span of the program's executable mappings. */
-static void code_of(const char *program, uint64_t *low, uint64_t *high)
+/* The span of a file's executable mappings, and the address of the file's first mapping. */
+static void code_of(const char *program, uint64_t *low, uint64_t *high, uint64_t *base)
 {
 	char path[64], line[4096], rights[8], name[4000];
 	unsigned long start, end;
 	snprintf(path, sizeof path, "/proc/%d/maps", child);
 	FILE *maps = fopen(path, "r");
-	*low = UINT64_MAX, *high = 0;
+	*low = *base = UINT64_MAX, *high = 0;
 	while (fgets(line, sizeof line, maps)) {
 		if (sscanf(line, "%lx-%lx %7s %*s %*s %*s %3999s", &start, &end, rights, name) != 4)
 			continue;
-		if (rights[2] != 'x' || strcmp(name, program))
+		if (strcmp(name, program))
+			continue;
+		if (start < *base)
+			*base = start;
+		if (rights[2] != 'x')
 			continue;
 		if (start < *low)
 			*low = start;
@@ -71,7 +76,8 @@ static void step(int request, int number)
 int main(int count, char **words)
 {
 	int status, number = 0;
-	uint64_t low, high, last = 0;
+	uint64_t low, high, base, last = 0;
+	const char *library = getenv("STEPPED");
 	if (count < 3)
 		return 98;
 	child = fork();
@@ -82,8 +88,6 @@ int main(int count, char **words)
 		_exit(97);
 	}
 	waitpid(child, &status, 0);
-	code_of(words[2], &low, &high);
-	uint64_t *counts = calloc(high - low, sizeof *counts);
 
 	/* To the program's entry: before, only the dynamic linker runs. */
 	uint64_t entry = auxiliary(AT_ENTRY);
@@ -96,6 +100,8 @@ int main(int count, char **words)
 	ptrace(PTRACE_GETREGS, child, 0, &regs);
 	regs.rip = entry;
 	ptrace(PTRACE_SETREGS, child, 0, &regs);
+	code_of(library ? library : words[2], &low, &high, &base);
+	uint64_t *counts = calloc(high - low, sizeof *counts);
 
 	for (;;) {
 		uint64_t at = ptrace(PTRACE_PEEKUSER, child, RIP, 0);
@@ -123,7 +129,7 @@ int main(int count, char **words)
 	FILE *out = fopen(words[1], "w");
 	for (uint64_t at = 0; at < high - low; at++)
 		if (counts[at]) {
-			uint64_t pair[2] = {low + at, counts[at]};
+			uint64_t pair[2] = {low + at - (library ? base : 0), counts[at]};
 			fwrite(pair, sizeof pair, 1, out);
 		}
 	fclose(out);

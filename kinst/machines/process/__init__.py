@@ -50,13 +50,22 @@ class ProcessKind(MachineKind):
     def check(self) -> None:
         _machine().check()
 
-    def program(self, command: str, process: int) -> str:
-        """Return the path of the file that a command or process executes. Raises TargetError if the
-        command is not one program, or there is no such process."""
+    def program(self, command: str, process: int, library: str = "") -> str:
+        """Return the path of the file that a command or process executes, or of one of its
+        libraries. Raises TargetError if the command is not one program, or there is no such process
+        or library."""
+        own: str
         if process:
-            found: str = import_module("kinst.wire.other_process").OtherProcess(process).file
-            return found
-        path: str = import_module("kinst.machines.process.command").simple_command(command).path
+            own = import_module("kinst.wire.other_process").OtherProcess(process).file
+        else:
+            simple = import_module("kinst.machines.process.command").simple_command(command)
+            own = simple.path
+        if not library:
+            return own
+        libraries = import_module("kinst.machines.process.libraries")
+        by_process, by_command = libraries.loaded_by_process, libraries.loaded_by_command
+        loaded = by_process(process) if process else by_command(simple)
+        path: str = libraries.library_file(library, loaded, own)
         return path
 
     def open(

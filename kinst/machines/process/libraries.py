@@ -12,10 +12,10 @@ from pathlib import Path
 
 from kinst.core.errors import TargetError
 from kinst.image.elf import open_elf
-from kinst.image.elf_file import PT_INTERP
 from kinst.machines.process.command import SimpleCommand
 from kinst.wire.other_process import OtherProcess
 
+_PT_INTERP = 3
 _SECONDS = 20.0  # that the dynamic linker has to find the libraries
 
 
@@ -37,7 +37,7 @@ def loaded_by_command(command: SimpleCommand) -> dict[str, str]:
     The program's own dynamic linker lists them, without running the program (ld.so(8), --list).
     """
     elf = open_elf(command.path)
-    linker = next((s for s in elf.segments if s.kind == PT_INTERP), None)
+    linker = next((s for s in elf.segments if s.kind == _PT_INTERP), None)
     if linker is None:
         return {}
     path = elf.mapped[linker.offset : linker.offset + linker.file_size].rstrip(b"\0")

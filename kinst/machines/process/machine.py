@@ -107,7 +107,7 @@ class TracedProcess(Target):
         check()
         assert config.isa.programs is not None
         self.isa = config.isa.programs
-        self._command = config.command
+        self._command, self._file = config.command, config.image
         self._told = self._closed = False
         self._say: Callable[[str], None] = lambda _: None
         # Whether the program may run: kinst lets a program that it starts wait for planting.
@@ -130,11 +130,19 @@ class TracedProcess(Target):
         id."""
         self._say = say
         self._unmap_unused()
-        program = os.stat(f"/proc/{self._program.pid}/exe")
-        code = sum(
-            one.size for one in self._program.process.mappings()
-            if "x" in one.rights and one.inode == program.st_ino
-        )  # fmt: skip
+        entry = self._auxiliary(_ENTRY)
+        program, file = os.stat(f"/proc/{self._program.pid}/exe"), os.stat(self._file)
+        library = "" if os.path.samestat(program, file) else os.path.basename(self._file)
+        if library and not self._started:  # the dynamic linker has loaded it when this code begins
+            self._program.run_to(entry)
+        pieces = [
+            one for one in self._program.process.mappings()
+            if "x" in one.rights and one.inode == file.st_ino
+        ]  # fmt: skip
+        if not pieces:
+            raise TargetError(f"the program has not loaded {self._file}")
+        code = sum(one.size for one in pieces)
+        places = [at for one in pieces for at in range(one.start, one.end, one.size // 8 or 1)]
         block = (code * _COUNTERS_EACH + _APART - 1) & -_APART
         bases = self._bases(block)
         self._lowest = bases[0]
@@ -142,8 +150,9 @@ class TracedProcess(Target):
         self._span = bases[-1] - bases[0]
         self._unmapped = (self._span + block + LEAF) & -LEAF
         return KernelLocation(
-            places=(self._auxiliary(_ENTRY),), counter_bases=bases, process=self._program.pid
-        )
+            places=tuple(places) if library else (entry,),
+            counter_bases=bases, process=self._program.pid, library=library,
+        )  # fmt: skip
 
     def _bases(self, block: int) -> tuple[int, ...]:
         """Return the gs bases for the program's threads, ascending.

@@ -92,17 +92,26 @@ def counted(
     return Counted(counts, dict(left_out), events[-1].status, output, messages)  # type: ignore[union-attr]
 
 
-def stepped(words: Sequence[str | Path], folder: Path) -> tuple[dict[int, int], int, bytes]:
+def stepped(
+    words: Sequence[str | Path], folder: Path, library: str = ""
+) -> tuple[dict[int, int], int, bytes]:
     """Run a program by single steps.
 
-    Returns the hits of its instructions by address, its exit status and its output.
+    Args:
+        words: the program and its arguments.
+        folder: a folder for the stepper.
+        library: path of a library whose instructions are counted instead of the program's.
+
+    Returns the hits of its instructions by address (in a library, the address in its file), its
+    exit status and its output.
     """
     stepper = built(folder, "stepper.c", "-Wall", "-Werror")
     counts = folder / "counts"
     output = folder / "output"  # a file, as in counted(): programs may look
     with output.open("wb") as file:
         done = subprocess.run(
-            [stepper, counts, *words], stdout=file, env=dict(os.environ), check=False
-        )
+            [stepper, counts, *words], stdout=file, check=False,
+            env={**os.environ, **({"STEPPED": library} if library else {})},
+        )  # fmt: skip
     table = dict(struct.iter_unpack("<2Q", counts.read_bytes()))
     return table, done.returncode, output.read_bytes()

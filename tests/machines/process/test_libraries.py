@@ -1,0 +1,196 @@
+"""Instructions of a program's libraries: exact counts, names of libraries, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kinst.cli import command
+from kinst.core.errors import TargetError
+from kinst.machines.process.command import simple_command
+from kinst.machines.process.libraries import library_file, loaded_by_command, loaded_by_process
+from tests.machines.process.stepped import built, needs_programs, stepped, unrandomized
+from tests.machines.process.test_running import Running, running
+
+pytestmark = needs_programs
+C_LIBRARY = "libc.so.6"
+_ROW = re.compile(r"^ +(\S+) +(\S+) +(\d+)$", re.M)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("library"), "library_calls.c")
+
+
+def path_of(program: Path) -> str:
+    """Return the path of the C library, as /proc/PID/maps has it."""
+    loaded = loaded_by_command(simple_command(str(program)))
+    return str(Path(loaded[C_LIBRARY]).resolve())
+
+
+def count(
+    functions: str, program: Path, rounds: int, capfd: pytest.CaptureFixture[str]
+) -> tuple[dict[tuple[str, str], int], str]:
+    """Count the instructions of functions of the C library in a run of the program.
+
+    Returns the hits by function and offset, and the messages.
+    """
+    where = ",".join(f"pid$target:{C_LIBRARY}:{one}:" for one in functions.split())
+    text = f"{where} {{ @[probefunc, probename] = count(); }}"
+    with unrandomized():
+        status = command.main(["--process", "-qn", text, "-c", f"{program} {rounds}"])
+    captured = capfd.readouterr()
+    assert status == 7, captured.err
+    return {(one[0], one[1]): int(one[2]) for one in _ROW.findall(captured.out)}, captured.err
+
+
+def addresses(library: str) -> dict[str, int]:
+    """Return the addresses of the dynamic symbols of a library's file, as nm(1) has them."""
+    text = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^([0-9a-f]+) [TtWi] ([^\s@]+)", text, re.M)
+    return {name: int(at, 16) for at, name in found}
+
+
+def compare(
+    functions: str, program: Path, folder: Path, rounds: int, capfd: pytest.CaptureFixture[str]
+) -> tuple[int, int, int]:
+    """Compare counts of the C library's instructions with those of single steps.
+
+    Returns how many instructions ran by single steps, how many of them kinst has counted, and their
+    hits.
+    """
+    library = path_of(program)
+    expected, status, _ = stepped([program, str(rounds)], folder, library)
+    assert status == 7
+    known, found = addresses(library), dict[int, int]()
+    for (function, offset), hits in count(functions, program, rounds, capfd)[0].items():
+        if re.fullmatch("[0-9a-f]+", offset):
+            start = known.get(function) or int(function.removeprefix("f_"), 16)
+            found[start + int(offset, 16)] = hits
+    assert found == {at: expected.get(at, 0) for at in found}
+    return len(expected), len(found), sum(found.values())
+
+
+def test_instructions_of_some_functions(
+    program: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    names = "qsort strto* rand_r malloc free snprintf str*cpy longjmp _setjmp mem*"
+    _, counted, hits = compare(names, program, tmp_path, 2, capfd)
+    assert counted > 100 and hits > 5000
+
+
+@pytest.mark.slow
+def test_every_instruction_of_the_c_library(
+    program: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ran, counted, hits = compare("", program, tmp_path, 4, capfd)
+    assert counted > 0.97 * ran and counted > 2000 and hits > 100_000
+
+
+def test_entries_and_returns(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The program calls these functions as often as its source says."""
+    names = [f"pid$target:libc:{f}:{n}" for f in ("qsort", "rand_r") for n in ("entry", "return")]
+    text = f"{','.join(names)} {{ @[probemod, probefunc] = count(); }}"
+    assert command.main(["--process", "-qn", text, "-c", f"{program} 30"]) == 7
+    found = {one[1]: int(one[2]) for one in _ROW.findall(capfd.readouterr().out)}
+    assert found == {"qsort": 2 * 30, "rand_r": 2 * 30 * 50}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("pid$target:libm.so.6:sin:entry",
+         r"loads no library libm.so.6 when it starts \(libc.so.6\)"),
+        ("pid$target:libc.so.6:malloc:entry,pid$target:libm.so.6:sin:entry",
+         "libc.so.6 and libm.so.6: kinst counts in one file"),
+        ("pid$target:libc.so.6:malloc:entry,pid$target:a.out:main:entry",
+         "a.out:main:entry is not in libc.so.6: kinst counts in one file"),
+        ("pid$target:libc.so.6:no_such_function:entry", 'no function named "no_such_function" in'),
+        ("pid$target:a.out:qsort:entry", "name the library in place of a.out"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(
+    text: str, why: str, program: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--process", "-qn", f"{text} {{ @ = count(); }}", "-c", f"{program} 1"]
+    assert command.main(words) == 1
+    captured = capfd.readouterr()
+    assert re.search(why, captured.err), captured.err
+    assert not captured.out  # it has not run
+
+
+def test_a_library_of_a_process_that_runs_already(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The program reads a line byte by byte: after `1000`, it waits for the next line's byte."""
+    with running(tmp_path) as one:
+        failed: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                wait_until_traced(one)
+                for _ in range(3):
+                    one.ask(1000)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        text = f"pid$target:{C_LIBRARY}:read:entry {{ @[probemod, probefunc] = count(); }}"
+        words = ["--process", "-qn", text, "-p", str(one.pid), "--timeout", "6"]
+        assert command.main(words) == 0
+        thread.join()
+        assert not failed
+        found = {row[1]: int(row[2]) for row in _ROW.findall(capfd.readouterr().out)}
+        assert found == {"read": 3 * len("1000\n")}
+        assert of_library(one)
+        one.ask(20)
+        one.end()
+
+
+def wait_until_traced(one: Running) -> None:
+    """Wait until a process runs with planted code in its C library."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if not of_library(one) and one.state != "t":
+            return
+        time.sleep(0.01)
+    raise AssertionError("not planted")
+
+
+def of_library(one: Running) -> bool:
+    """Return whether the code of the C library in a process is that of its file."""
+    path = loaded_by_process(one.pid)[C_LIBRARY]
+    rows = [
+        row.split()
+        for row in Path(f"/proc/{one.pid}/maps").read_text().splitlines()
+        if row.endswith(path) and " r-xp " in row
+    ]
+    with open(f"/proc/{one.pid}/mem", "rb") as memory, open(path, "rb") as file:
+        for span, _, offset, *_ in rows:
+            low, high = (int(end, 16) for end in span.split("-"))
+            memory.seek(low)
+            file.seek(int(offset, 16))
+            code = file.read(high - low)
+            if memory.read(len(code)) != code:
+                return False
+    return bool(rows)
+
+
+def test_names_of_libraries() -> None:
+    loaded = {"libc.so.6": "/lib/libc.so.6", "libz.so.1": "/lib/libz.so.1"}
+    for name in ("libc.so.6", "libc.so", "libc"):
+        assert library_file(name, loaded, "prog") == "/lib/libc.so.6"
+    for name in ("lib", "libc.so.7", "c"):
+        with pytest.raises(TargetError, match=r"prog loads no library .* \(libc.so.6, libz.so.1\)"):
+            library_file(name, loaded, "prog")
+    with pytest.raises(TargetError, match="linked with -static"):
+        library_file("libc", {}, "prog")
+    two = {"libx.so.1": "/a/libx.so.1", "libx.so.2": "/a/libx.so.2"}
+    with pytest.raises(TargetError, match=r"several libraries libx: /a/libx.so.1, /a/libx.so.2"):
+        library_file("libx", two, "prog")
