@@ -1,5 +1,5 @@
-"""A user program's ELF file: functions also of stripped programs, and the addresses of code that
-the program's data contain.
+"""The ELF file of a user program or a library: functions also if it is stripped, the addresses of
+code that its data contain, and the libraries that it needs.
 
 Source: System V ABI, chapter 4 ("Symbol Table", "Relocation", DT_RELR) and its AMD64 supplement,
 4.4.1 (relocation types).
@@ -22,7 +22,8 @@ from kinst.image.elf import STT_FUNC, SYMBOL, U64, Elf, SymbolTable
 from kinst.image.elf_file import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_RELA, ElfSection
 from kinst.image.exception_tables import frame_entries, landing_pads
 
-_SHT_DYNSYM, _SHT_RELR = 11, 19
+_SHT_DYNAMIC, _SHT_DYNSYM, _SHT_RELR = 6, 11, 19
+_DT_NEEDED, _DT_SONAME = 1, 14
 _ET_EXEC = 2
 _STT_GNU_IFUNC = 10  # its address is that of a function that chooses another one
 _RELATIVE, _IRELATIVE, _64 = 8, 37, 1  # R_X86_64_*
@@ -40,7 +41,31 @@ _CALLS_MAIN = re.compile(
 
 
 class ProgramElf(Elf):
-    """An opened file of a user program. program_elf() makes it."""
+    """An opened file of a user program, or of a library. program_elf() makes it."""
+
+    @cached_property
+    def needed(self) -> Sequence[str]:
+        """Names of the libraries that the dynamic linker loads together with this file
+        (DT_NEEDED)."""
+        return self._dynamic(_DT_NEEDED)
+
+    @cached_property
+    def own_name(self) -> str:
+        """The name by which other files need this library (DT_SONAME); "" if the file says none."""
+        return next(iter(self._dynamic(_DT_SONAME)), "")
+
+    def _dynamic(self, tag: int) -> Sequence[str]:
+        """Return the strings that the entries of the dynamic section with this tag name."""
+        section = next((s for s in self.sections if s.kind == _SHT_DYNAMIC), None)
+        if section is None:
+            return ()
+        strings = self.data(self.sections[section.link])
+        entries = np.frombuffer(self.data(section), "<u8").reshape(-1, 2).tolist()
+        return [
+            strings[at : strings.index(b"\0", at)].decode(errors="replace")
+            for kind, at in entries
+            if kind == tag
+        ]
 
     @cached_property
     def symbols(self) -> SymbolTable:

@@ -4,7 +4,8 @@ Tracing Guide, "pid Provider").
 pid$target:a.out:FUNCTION:entry and :return are as in the provider fbt. An instruction is named by
 its offset from the function's start, in hexadecimal: pid$target:a.out:main:1c. A description with
 an empty probe name, such as pid$target:a.out:main:, means the entry, the returns and all
-instructions. The module a.out is the program's executable file; probes in libraries are refused.
+instructions. The module a.out is the program's executable file. If a library of the program is
+traced in its place, the module is the library's file name (session/process_probes.py).
 
 The process id is not part of the provider's name here: kinst has moved it to ProbePattern.process
 (session/process_probes.py).

@@ -56,16 +56,16 @@ class ProcessKind(MachineKind):
         or library."""
         own: str
         if process:
-            own = import_module("kinst.wire.other_process").OtherProcess(process).file
+            by = import_module("kinst.wire.other_process").OtherProcess(process)
+            own = by.file
         else:
-            simple = import_module("kinst.machines.process.command").simple_command(command)
-            own = simple.path
+            by = import_module("kinst.machines.process.command").simple_command(command)
+            own = by.path
         if not library:
             return own
         libraries = import_module("kinst.machines.process.libraries")
-        by_process, by_command = libraries.loaded_by_process, libraries.loaded_by_command
-        loaded = by_process(process) if process else by_command(simple)
-        path: str = libraries.library_file(library, loaded, own)
+        loaded = libraries.loaded_by_process if process else libraries.loaded_by_command
+        path: str = libraries.library_file(library, loaded(by), own)
         return path
 
     def open(

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from kinst.core.errors import TargetError
+from kinst.core.errors import KinstError, TargetError
 from kinst.image.elf import open_elf
+from kinst.image.program_elf import ProgramElf, program_elf
 from kinst.machines.process.command import SimpleCommand
 from kinst.wire.other_process import OtherProcess
 
@@ -19,15 +21,32 @@ _PT_INTERP = 3
 _SECONDS = 20.0  # that the dynamic linker has to find the libraries
 
 
-def loaded_by_process(pid: int) -> dict[str, str]:
-    """Return the path of each file with code that a process has mapped, by the file's name. Raises
-    TargetError."""
-    mappings = OtherProcess(pid).mappings()
-    return {
-        Path(one.path).name: one.path
-        for one in mappings
-        if "x" in one.rights and one.path.startswith("/")
-    }
+def loaded_by_process(process: OtherProcess) -> dict[str, str]:
+    """Return the path of each library that a process has loaded when it started, by the library's
+    name. Raises TargetError.
+
+    Such a library is never unmapped. Others, which the process has loaded later, are left out. The
+    names are read from the files: a program of another user must not choose what kinst executes.
+    """
+    paths = {one.path for one in process.mappings() if "x" in one.rights and one.inode}
+    files = dict(_opened({*paths, process.file}))
+    named = {files[path].own_name or Path(path).name: path for path in paths & files.keys()}
+    found: dict[str, str] = {}
+    to_see = [process.file]
+    while to_see:
+        file = files.get(to_see.pop())
+        for name in file.needed if file is not None else ():
+            if name in named and name not in found:
+                found[name] = named[name]
+                to_see.append(named[name])
+    return found
+
+
+def _opened(paths: set[str]) -> Iterator[tuple[str, ProgramElf]]:
+    """Yield each of these files that is an ELF file, with its path."""
+    for path in paths:
+        with suppress(KinstError, OSError):
+            yield path, program_elf(open_elf(path))
 
 
 def loaded_by_command(command: SimpleCommand) -> dict[str, str]:

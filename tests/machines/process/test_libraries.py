@@ -14,6 +14,7 @@ from kinst.cli import command
 from kinst.core.errors import TargetError
 from kinst.machines.process.command import simple_command
 from kinst.machines.process.libraries import library_file, loaded_by_command, loaded_by_process
+from kinst.wire.other_process import OtherProcess
 from tests.machines.process.stepped import built, needs_programs, stepped, unrandomized
 from tests.machines.process.test_running import Running, running
 
@@ -165,7 +166,7 @@ def wait_until_traced(one: Running) -> None:
 
 def of_library(one: Running) -> bool:
     """Return whether the code of the C library in a process is that of its file."""
-    path = loaded_by_process(one.pid)[C_LIBRARY]
+    path = loaded_by_process(OtherProcess(one.pid))[C_LIBRARY]
     rows = [
         row.split()
         for row in Path(f"/proc/{one.pid}/maps").read_text().splitlines()
@@ -180,6 +181,22 @@ def of_library(one: Running) -> bool:
             if memory.read(len(code)) != code:
                 return False
     return bool(rows)
+
+
+def test_libraries_that_a_process_has_loaded_later_are_left_out() -> None:
+    """Python has loaded libffi with its module _ctypes; ldd(1) does not list it."""
+    script = "import ctypes, sys; print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        ["/usr/bin/python3", "-S", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        there = Path(f"/proc/{process.pid}/maps").read_text()
+        loaded = loaded_by_process(OtherProcess(process.pid))
+        process.communicate()
+    assert "libffi.so" in there
+    listed = subprocess.run(["ldd", "/usr/bin/python3"], capture_output=True, text=True, check=True)
+    assert {*re.findall(r"(\S+) =>", listed.stdout)} == {*loaded} - {"ld-linux-x86-64.so.2"}
+    assert all(Path(path).name.startswith(name) or name in path for name, path in loaded.items())
 
 
 def test_names_of_libraries() -> None:
