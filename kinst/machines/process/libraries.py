@@ -64,10 +64,12 @@ def loaded_by_command(command: SimpleCommand) -> dict[str, str]:
         done = subprocess.run(
             [path, b"--list", os.fsencode(command.path)],
             env={**os.environ, **command.variables}, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=_SECONDS, check=True,
+            capture_output=True, text=True, timeout=_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         raise TargetError(f"{command.path}: its libraries cannot be listed: {error}") from error
+    if done.returncode:
+        raise TargetError(f"{command.path}: its libraries cannot be listed: {done.stderr.strip()}")
     return dict(_listed(done.stdout))
 
 
@@ -75,9 +77,9 @@ def _listed(text: str) -> Iterator[tuple[str, str]]:
     """Yield the name and path of each library in a list of the dynamic linker, whose lines are
     `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)`."""
     for line in text.splitlines():
-        words = line.split(" (")[0].split(" => ")
+        words = line.strip().split(" (")[0].split(" => ")
         if words[-1].startswith("/"):
-            yield Path(words[0].strip()).name, words[-1].strip()
+            yield Path(words[0]).name, words[-1]
 
 
 def library_file(name: str, loaded: dict[str, str], program: str) -> str:
