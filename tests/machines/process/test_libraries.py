@@ -91,8 +91,8 @@ def test_instructions_of_some_functions(
 def test_every_instruction_of_the_c_library(
     program: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ran, counted, hits = compare("", program, tmp_path, 4, capfd)
-    assert counted > 0.97 * ran and counted > 2000 and hits > 100_000
+    ran, counted, hits = compare("*", program, tmp_path, 2, capfd)
+    assert counted > 0.97 * ran and counted > 1500 and hits > 50_000
 
 
 def test_entries_and_returns(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
