@@ -53,10 +53,15 @@ def count(
 
 
 def addresses(library: str) -> dict[str, int]:
-    """Return the addresses of the dynamic symbols of a library's file, as nm(1) has them."""
+    """Return the addresses of the sections and dynamic symbols of a library's file, as readelf(1)
+    and nm(1) have them, by kinst's names."""
+    words = ["readelf", "-SW", library]
+    text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    sections = re.findall(r"\] \.?(\S+) +PROGBITS +([0-9a-f]+)", text)
     text = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"^([0-9a-f]+) [TtWi] ([^\s@]+)", text, re.M)
-    return {name: int(at, 16) for at, name in found}
+    symbols = re.findall(r"^([0-9a-f]+) [TtWi] ([^\s@]+)", text, re.M)
+    found = {name.replace(".", "_"): int(at, 16) for name, at in sections}
+    return found | {name: int(at, 16) for at, name in symbols}
 
 
 def compare(
@@ -73,7 +78,8 @@ def compare(
     known, found = addresses(library), dict[int, int]()
     for (function, offset), hits in count(functions, program, rounds, capfd)[0].items():
         if re.fullmatch("[0-9a-f]+", offset):
-            start = known.get(function) or int(function.removeprefix("f_"), 16)
+            stripped = re.fullmatch("f_([0-9a-f]+)", function)
+            start = int(stripped[1], 16) if stripped else known[function]
             found[start + int(offset, 16)] = hits
     assert found == {at: expected.get(at, 0) for at in found}
     return len(expected), len(found), sum(found.values())
