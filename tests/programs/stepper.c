@@ -82,6 +82,7 @@ int main(int count, char **words)
 		return 98;
 	child = fork();
 	if (!child) {
+		unsetenv("STEPPED");  /* the stack begins below the variables */
 		personality(ADDR_NO_RANDOMIZE);
 		ptrace(PTRACE_TRACEME, 0, 0, 0);
 		execv(words[2], words + 2);
