@@ -7,6 +7,7 @@ Tested by tests/cli/test_start.py and tests/session/test_compile_once.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 
 from kinst.api.program import Program
@@ -24,7 +25,8 @@ class Compiler:
     """Parser and checker of D programs for one machine.
 
     Attributes:
-        request: options of the machine, with the files of --build filled in.
+        request: options of the machine, with the files of --build, and the file of the kernel or
+            program that runs in the machine, filled in.
         registers: registers of the machine's instruction set.
         files: files of the machine's kernel.
     """
@@ -46,13 +48,14 @@ class Compiler:
         self._report = report
 
     def compile(self, request: Request) -> Program:
-        """Return the parsed and checked program of a request.
+        """Return the parsed and checked program of a request, whose machine must be this one.
 
         Raises:
             DError: the program is wrong; the error has the position in the text, and a translation
                 if the program is written for another tracer.
             KinstError: an option is wrong.
         """
+        request = replace(request, machine=self.request.machine)  # with the files that were found
         try:
             program = self._compile(request)
         except DError as error:

@@ -18,6 +18,7 @@ from kinst.providers import interfaces
 from kinst.session.request import Request
 
 _NUMBERED = re.compile(r"(.*?)([0-9]*)")
+_COMMENT_OR_STRING = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\])*"', re.S)
 # A description in a D text, with its module.
 _WITH_MODULE = re.compile(r"\bpid(?:\$target|[0-9]+):([^:\s/{,]+):")
 _TO_TYPE = "--process -c 'PROGRAM ARGUMENTS', or --process -p PID"
@@ -39,9 +40,10 @@ def library_named(request: Request) -> str:
 
     Raises KinstError if they name several libraries.
     """
-    modules = {m for one in request.programs for m in _WITH_MODULE.findall(one.text)}
+    texts = (_COMMENT_OR_STRING.sub(" ", one.text) for one in request.programs)
+    modules = {module for text in texts for module in _WITH_MODULE.findall(text)}
     own = {PROGRAM, Path(request.kind.program(request.command, request.machine.process)).name}
-    libraries = sorted(m for m in modules if not any(fnmatchcase(name, m) for name in own))
+    libraries = sorted(one for one in modules if not any(fnmatchcase(name, one) for name in own))
     if len(libraries) > 1:
         raise KinstError(
             f"{' and '.join(libraries)}: kinst counts in one file of a program at a time",
@@ -55,13 +57,15 @@ def with_processes(
 ) -> tree.ProgramNode:
     """Return a D program with each description of a user program's probes rewritten.
 
-    The process id becomes a field of its own (ProbePattern.process). If the description's module is
-    the name of the user program's file, the module becomes a.out.
+    The process id becomes a field of its own (ProbePattern.process). The module becomes a.out if it
+    is the name of the user program's file, or the name of the library's file if the request counts
+    in a library.
 
     Raises DError if such a description names no process or a process that is not traced, or if no
     user program is traced.
 
     Args:
+        request: the request, in which with_vmlinux() has put the file to count in.
         target_pid: the value of $target; 0 before the process exists.
     """
     items = [
@@ -100,13 +104,12 @@ def _of_description(
         message = f"{pattern}: kinst does not trace process {pattern.process}"
         hint = f"{replace(pattern, process=0)} is in the process that it traces"
         raise DError(message, span, "D_PROC_GRAB", hint)
-    library = library_named(request)
-    there = Path(request.kind.program(request.command, traced, library)).name if library else ""
-    if not library:
-        module = PROGRAM if pattern.module == Path(file).name else pattern.module
-    elif not pattern.module or there == pattern.module or there.startswith(f"{pattern.module}."):
-        module = there
+    own, counted = Path(file).name, Path(request.machine.kernel or file).name
+    if counted == own:
+        module = PROGRAM if pattern.module == own else pattern.module
+    elif pattern.module and f"{counted}.".startswith(f"{pattern.module}."):
+        module = counted
     else:
-        message = f"{pattern} is not in {there}: kinst counts in one file of a program at a time"
-        raise DError(message, span, "D_PROC_GRAB", "run kinst once for each")
+        message = f"{pattern}: kinst counts in one file of a program at a time, here in {counted}"
+        raise DError(message, span, "D_PROC_GRAB", "name this file, or run kinst once for each")
     return replace(description, pattern=replace(pattern, module=module))

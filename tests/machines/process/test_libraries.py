@@ -120,7 +120,11 @@ def test_entries_and_returns(program: Path, capfd: pytest.CaptureFixture[str]) -
         ("pid$target:libc.so.6:malloc:entry,pid$target:libm.so.6:sin:entry",
          "libc.so.6 and libm.so.6: kinst counts in one file"),
         ("pid$target:libc.so.6:malloc:entry,pid$target:a.out:main:entry",
-         "a.out:main:entry is not in libc.so.6: kinst counts in one file"),
+         "a.out:main:entry: kinst counts in one file of a program at a time, here in libc.so.6"),
+        ("pid$target:libc.so.6:malloc:entry,pid$target::main:entry",
+         "::main:entry: kinst counts in one file of a program at a time, here in libc.so.6"),
+        ('pid$target:a.out:main:entry { @["pid$target:libc.so.6:malloc:entry"] = count(); }'
+         " pid$target:libm.so.6:sin:entry /* pid1:libc.so.6:malloc:entry */", "no library libm"),
         ("pid$target:libc.so.6:no_such_function:entry", 'no function named "no_such_function" in'),
         ("pid$target:a.out:qsort:entry", "name the library in place of a.out"),
     ],
