@@ -352,7 +352,7 @@ def compile_host(needed: ProgramEntries, machine: CodeMachine) -> HostCode:
         return HostCode({}, needed.layout.strings[1], None, "")
     machine = replace(machine, triple=f"{os.uname().machine}-unknown-linux-gnu")
     ir, strings = _lower_entries(needed, machine)
-    # The addresses of callbacks differ from process to process, so nobody could use such code.
+    # Code that has addresses of callbacks is of no use to other processes: theirs differ.
     repeatable = not any(str(address) in ir for address in machine.callbacks)
     saved = machine.saved_code if repeatable else None
     names = {entry: _name(entry) for entry in needed.entries}

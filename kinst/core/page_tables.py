@@ -137,10 +137,11 @@ class Paging(ABC):
         """Whether the CPU with these registers is in user mode."""
 
     def roots_of(self, registers: Mapping[str, int]) -> tuple[Root, ...]:
-        """Return one or two top-level tables, of which one is the kernel's. The first is the table
-        that the CPU uses now. With page table isolation, this may be the process's table for user
-        mode; then the second is the process's table for the kernel. Of two tables, the one that
-        maps more of the kernel is the kernel's.
+        """Return the top-level tables among which the kernel's is: one table, or two.
+
+        The first is the table that the CPU uses now. With page table isolation, this may be the
+        process's table for user mode; then the second is the process's table for the kernel. Of two
+        tables, the kernel's is the one that maps more of the kernel.
 
         Raises TargetError as root_of() does.
         """

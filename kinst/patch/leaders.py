@@ -3,10 +3,10 @@ after their first instruction.
 
 A leader is an instruction that control can enter other than from the instruction before it. An
 instruction may be inside a run only if it is not a leader. Control can enter by:
-- direct branches and calls.  The function's own are known from its instructions.  In all other
-  code, any bytes that could be a branch or a call are taken to be one (Isa.branches).  A planted
-  branch of the function itself is left out, since its displaced copy leads to the trampoline of its
-  target;
+- direct branches and calls. Those in the same function are known from its instructions. In all
+  other code, any bytes that could be a branch or a call are taken to be one (Isa.branches). A
+  branch in the same function does not count if it is planted: its displaced copy runs in its place,
+  and leads to the trampoline of the target instead of the target;
 - addresses that instructions compute, such as the address of a function that is called through a
   pointer; Isa.branches finds these, too;
 - computed jumps, by their tables; a function with such a jump and no known table has no runs;

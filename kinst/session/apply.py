@@ -336,10 +336,10 @@ class PlantedStopped:
         """Map the address of the second instruction of each two-instruction jump to the jump's
         target.
 
-        When the jump is removed, a thread that has executed only its first instruction must
-        continue at the target. Such a thread is found by its program counter: a word of memory that
-        holds the address of the second instruction. No word held this address when the jump was
-        written.
+        When the jump is removed, a thread that has executed only the jump's first instruction must
+        continue at the target. Its program counter, in a register or in memory, is the address of
+        the second instruction. Any word with this address is such a program counter, because no
+        word had this address when the jump was written.
 
         Args:
             entered: for each run, True if it has no jump because a thread may be inside it.

@@ -75,7 +75,8 @@ class _Effects:
         unknown: whether the effect on flags is not known.
         counted: whether the instruction's last byte is the count of a shift. If the count is 0, no
             flag is written.
-        plain: whether instructions with this code may get a mark other than 0.
+        plain: whether batch.py may displace instructions with this code, so that they get a mark
+            other than 0.
     """
 
     known: set[int]

@@ -55,8 +55,9 @@ class FiringPlaces:
     """Where a tracepoint is fired.
 
     Attributes:
-        loads: address of each load of the list -> how to find the tracepoint's arguments (without
-            `data`) just before the load runs.
+        loads: for the address of each instruction that loads the list of callbacks, how to find
+            the arguments of the tracepoint just before this instruction runs. The callbacks' first
+            argument, `data`, is not among them: it is the list's.
         calls: whether __traceiter_NAME() is called.
     """
 
