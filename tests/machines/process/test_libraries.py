@@ -85,6 +85,7 @@ def compare(
     return len(expected), len(found), sum(found.values())
 
 
+@pytest.mark.full
 def test_instructions_of_some_functions(
     program: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
