@@ -3,6 +3,9 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 # Two at once: while one test waits for a guest another can run.
 PYTEST := $(PYTHON) -m pytest -n 2 --dist loadfile --durations=15 -o faulthandler_timeout=300
+# A test that hangs fails, and the others go on.  Of those that are not slow the longest takes some
+# three minutes.
+DEADLINE := --timeout=900
 # A checkout that cannot be written to is checked without caches.
 ifneq ($(shell test -w . && echo yes),yes)
 export RUFF_NO_CACHE := true
@@ -57,17 +60,17 @@ docs:
 	@$(PYTHON) -m tools.decision_index
 
 test: setup-test lint
-	@$(PYTEST) -m $(FIRST)
+	@$(PYTEST) $(DEADLINE) -m $(FIRST)
 
 test-unit: setup-test
-	@$(PYTEST) -m 'not slow and not full and not vm'
+	@$(PYTEST) $(DEADLINE) -m 'not slow and not full and not vm'
 
 test-all: setup-all lint
-	@KINST_TEST_ALL=1 $(PYTEST) -m 'not slow'
+	@KINST_TEST_ALL=1 $(PYTEST) $(DEADLINE) -m 'not slow'
 
 # What make test-all runs and make test does not, or not with as many examples.
 test-rest: setup-all
-	@KINST_TEST_ALL=1 $(PYTEST) -m $(REST)
+	@KINST_TEST_ALL=1 $(PYTEST) $(DEADLINE) -m $(REST)
 
 # With examples and seeds that are new each time.
 test-release: setup-all lint
