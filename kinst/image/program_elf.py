@@ -54,6 +54,18 @@ class ProgramElf(Elf):
         """The name by which other files need this library (DT_SONAME); "" if the file says none."""
         return next(iter(self._dynamic(_DT_SONAME)), "")
 
+    @cached_property
+    def imported(self) -> frozenset[str]:
+        """Names of the functions and variables that other files of the program have."""
+        section = next((s for s in self.sections if s.kind == _SHT_DYNSYM), None)
+        if section is None:
+            return frozenset()
+        table = self._table(section)
+        starts = table.name[table.section == 0].tolist()
+        ends = (table.strings.index(b"\0", start) for start in starts)
+        names = (table.strings[a:b] for a, b in zip(starts, ends, strict=True))
+        return frozenset(name.decode(errors="replace") for name in names if name)
+
     def _dynamic(self, tag: int) -> Sequence[str]:
         """Return the strings that the entries of the dynamic section with this tag name."""
         section = next((s for s in self.sections if s.kind == _SHT_DYNAMIC), None)

@@ -63,12 +63,9 @@ class PidProvider(Provider):
                 f"{PROGRAM} means the program's executable file",
             )
         if not functions and not glob:
-            hints = [kernel.suggest(pattern.function)]
-            if module == PROGRAM:
-                hints.append(f"for a function of a library, name the library in place of {PROGRAM}")
             raise AbsentError(
                 f'no function named "{pattern.function}" in {pattern.module or "the program"}',
-                "; ".join(filter(None, hints)),
+                kernel.suggest(pattern.function),
             )
         provider, name = pattern.full_provider, pattern.name
         kernel.fetch(functions)

@@ -68,6 +68,15 @@ class UserProgram(ElfKernel):
                     "a debugger or a kinst that was killed has changed it: start it anew",
                 )
 
+    def counterpart(self, name: str) -> str:
+        libraries = self._program.needed
+        if name not in self._program.imported or not libraries:
+            return ""
+        if len(libraries) == 1:
+            return f"a library's function, pid$target:{libraries[0]}:{name}:entry"
+        one_of = f"with one of {', '.join(libraries)} for LIBRARY"
+        return f"a library's function, pid$target:LIBRARY:{name}:entry {one_of}"
+
     def landings(self) -> npt.NDArray[np.uint64]:
         slide = np.uint64(self.facts.slide & MASK)
         starts = self._target.isa.table_starts(self._code[1], self._code[0])

@@ -77,7 +77,7 @@ def test_all_functions() -> None:
     [
         ("main", "b", r"main\+0xb is inside an instruction \(the nearest are \+0xa and \+0xf\)"),
         ("main", "100", r"main\+0x100 is outside the function \(it is 25 bytes long"),
-        ("mane", "entry", r'no function named "mane" in a.out \(for a function of a library, name'),
+        ("mane", "entry", r'no function named "mane" in a.out$'),
     ],
 )
 def test_errors(function: str, name: str, message: str) -> None:

@@ -127,7 +127,7 @@ def test_entries_and_returns(program: Path, capfd: pytest.CaptureFixture[str]) -
         ('pid$target:a.out:main:entry { @["pid$target:libc.so.6:malloc:entry"] = count(); }'
          " pid$target:libm.so.6:sin:entry /* pid1:libc.so.6:malloc:entry */", "no library libm"),
         ("pid$target:libc.so.6:no_such_function:entry", 'no function named "no_such_function" in'),
-        ("pid$target:a.out:qsort:entry", "name the library in place of a.out"),
+        ("pid$target:a.out:qsort:entry", r"a library's function, pid\$target:libc.so.6:qsort:"),
     ],
 )  # fmt: skip
 def test_what_is_refused(
