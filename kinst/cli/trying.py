@@ -104,6 +104,15 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
         calls = sweep.calls(base.run)
         stacks = len({one.stack for one in calls})
         say(f"kinst: {len(calls)} calls from {stacks} stacks can fail")
+        kept = sweep.kept(base.run)
+        left_out = ""
+        if kept:
+            stacks = len({one.stack for one in kept})
+            left_out = (
+                f"{len(kept)} calls from {stacks} stacks are left out: their flags say that they"
+                f" must not fail ({sweep.flag})"
+            )
+            say(f"kinst: {left_out}")
         if not calls:
             raise KinstError(
                 "no such call was made",
@@ -113,9 +122,9 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
         title = f"kinst inject {failing} --in {','.join(within)}: `{request.command}`"
         key: dict[str, object] = {
             "fail": list(texts), "in": list(within), "command": request.command,
-            "kernel": machine.release,
+            "kernel": machine.release, "kept": sweep.flag,
         }  # fmt: skip
-        return run.all(chosen, base, title, key, FAULTS, "inject")
+        return run.all(chosen, base, title, key, FAULTS, "inject", left_out)
 
 
 def race(
@@ -205,6 +214,7 @@ class _SweepRun:
         key: dict[str, object],
         faults: Sequence[str],
         name: str,
+        left_out: str = "",
     ) -> int:
         """Run tries, write the summary, and return the exit status: 1 if a fault was found.
 
@@ -215,6 +225,7 @@ class _SweepRun:
             key: what identifies the sweep. A file of results with another key is not used.
             faults: names of outcomes that count as faults: one such try makes the exit status 1.
             name: name of the kinst command, "inject" or "race".
+            left_out: a sentence about calls that are not tried; "" if there are none.
         """
         asked = self._asked
         results = ResultsFile(asked.results, key)
@@ -229,7 +240,7 @@ class _SweepRun:
         ran = len(results.tries) - before
         summary = Summary(
             asked.repeat(name), title, self._release, self._sweep.program, faults, tries,
-            seconds, ran, self._sweep.unit,
+            seconds, ran, self._sweep.unit, left_out,
         )  # fmt: skip
         outcome.put(_shown(asked.output)(summary), asked.output)
         if asked.output:

@@ -75,6 +75,19 @@ class AddressFamilies:
 
 
 @dataclass(frozen=True, slots=True)
+class MustSucceed:
+    """How a system's kernel tells calls that must not fail: by a flag among their arguments."""
+
+    # Name of the type of the parameter that has the flags.
+    type: str
+    # Name of the flag.
+    flag: str
+    # Name of the kernel's variable with the names of all flags: an array of pairs, of a flag's bits
+    # and the address of its name. The address of the last pair is 0.
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
 class TrialFacts:
     """How a guest runs the tries of `kinst inject` and `kinst race` (kinst/trials). In each try the
     guest runs the same command, and kinst makes another call fail, or makes a CPU wait at another
@@ -94,6 +107,8 @@ class TrialFacts:
     no_memory: str
     # Patterns for lines of the kernel's log.
     signs: ConsoleSigns
+    # How calls are told that must not fail; None if the system has no such calls.
+    must_succeed: MustSucceed | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

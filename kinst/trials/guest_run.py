@@ -51,8 +51,7 @@ class GuestRun:
     Attributes:
         tries: the tries that began, in order.
         records: records of the D program, by the number of the try that made them. Exception: the
-            list of calls that could fail, which the baseline makes (TryRecord.kind LISTED), is at
-            number 0.
+            lists of calls that the baseline makes (TryRecord.kind LISTED and KEPT) are at number 0.
         warm: exit status of the command before the tries; None if it did not end.
         gone: how the guest has ended: (outcome, text with the end of its console); None if it has
             not ended.
@@ -80,10 +79,11 @@ class TryRecord:
     """A record of the D program.
 
     Attributes:
-        kind: what it is about: LISTED for a call that could fail, FAILED for the call that failed,
-            RETURNED for the return of the outermost function (outcomes.Returned), DELAYED for an
-            instruction at which the CPU waited.
-        value: for LISTED, the number of the call; for RETURNED, the returned value; otherwise 0.
+        kind: what it is about: LISTED for a call that could fail, KEPT for a call that must not
+            fail, FAILED for the call that failed, RETURNED for the return of the outermost function
+            (outcomes.Returned), DELAYED for an instruction at which the CPU waited.
+        value: for LISTED and KEPT, the number of the call among those of its kind; for RETURNED,
+            the returned value; otherwise 0.
         frames: the stack that the probe recorded.
     """
 
@@ -116,7 +116,7 @@ def script_text(
 
 
 def run_tries(
-    trace: RunningTries, limit: float, listing: int, on_try: Callable[[int], None]
+    trace: RunningTries, limit: float, listing: Sequence[int], on_try: Callable[[int], None]
 ) -> GuestRun:
     """Run a trace whose command is the script of some tries, and return what happened.
 
@@ -127,8 +127,8 @@ def run_tries(
     Args:
         trace: the trace, which has not run.
         limit: seconds in which the guest must say something.
-        listing: the kind LISTED. A record of this kind has the number of a call; any other record
-            has the number of a try.
+        listing: the kinds LISTED and KEPT. A record of these kinds has the number of a call; any
+            other record has the number of a try.
         on_try: called with the number of each try that begins.
     """
     run, reader = GuestRun(), GuestReader()
@@ -168,13 +168,13 @@ def run_tries(
     return run
 
 
-def _add(records: dict[int, list[TryRecord]], event: Record, listing: int) -> None:
+def _add(records: dict[int, list[TryRecord]], event: Record, listing: Sequence[int]) -> None:
     """Add a record to those of its try."""
     plain = [value.value for value in event.values]
     frames = next((value.frames for value in plain if isinstance(value, Stack)), ())
     numbers = [value for value in plain if isinstance(value, int)]
     kind, number = numbers[0], numbers[1]
-    if kind == listing:
+    if kind in listing:
         records.setdefault(0, []).append(TryRecord(kind, number, frames))
     else:
         value = numbers[2] if len(numbers) > 2 else 0

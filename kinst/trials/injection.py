@@ -16,7 +16,7 @@ from kinst.core.errors import DError, KinstError
 from kinst.trials.failures import ErrorValue, Failure, UsualValues, parse_failure, usual_values
 from kinst.trials.guest_run import GuestRun, TryRecord, stack_text
 from kinst.trials.outcomes import Returned, error_of
-from kinst.trials.programs import FAILED, LISTED, LISTING, RETURNED, injection_program
+from kinst.trials.programs import FAILED, KEPT, LISTED, LISTING, RETURNED, injection_program
 
 _POINTER = 8
 _FEW = 4  # functions that a message names
@@ -122,10 +122,10 @@ def _listed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FailableCall:
-    """A call that can fail.
+    """A call that can fail, or that must not fail.
 
     Attributes:
-        number: which call it is, from 1.
+        number: which of the calls of its kind it is, from 1.
         stack: stack at the call: innermost function first, FUNCTION+OFFSET each.
     """
 
@@ -141,6 +141,8 @@ class Injection:
         baseline: number of the try in which nothing fails.
         facts: how tries run in guests of the system.
         names: names of errors by number.
+        flag: name of the flag that says that a call must not fail, if kinst can tell such calls of
+            the target functions; "" if it cannot.
     """
 
     baseline = LISTING
@@ -167,22 +169,22 @@ class Injection:
                 self.names.setdefault(number, name)
         self._most = machine.dialect.most_error
         self._sizes: dict[tuple[str, str], int] = {}
+        kept = _kept(machine, self.facts, targets)
+        must = self.facts.must_succeed
+        self.flag = must.flag if kept and must is not None else ""
         self.program = injection_program(
             self.facts, targets.by_value, [split_name(one) for one in within],
-            machine.stack_register,
+            machine.stack_register, kept,
         )  # fmt: skip
 
     def calls(self, run: GuestRun) -> list[FailableCall]:
         """Return the calls that could fail, as a run of the baseline has recorded them. If the run
         has done the baseline several times, return the calls of the last time."""
-        found: list[FailableCall] = []
-        for one in run.records.get(0, ()):
-            if one.kind != LISTED:
-                continue
-            if one.value <= len(found):
-                found = found[: one.value - 1]
-            found.append(FailableCall(one.value, stack_text(one.frames)))
-        return found
+        return _listed_calls(run, LISTED)
+
+    def kept(self, run: GuestRun) -> list[FailableCall]:
+        """Return the calls that must not fail, in the same way."""
+        return _listed_calls(run, KEPT)
 
     def stack(self, records: Sequence[TryRecord]) -> tuple[str, ...]:
         """Return the stack of the call that failed; () if none did."""
@@ -224,6 +226,39 @@ class Injection:
             elif isinstance(result, IntType) and result.signed:
                 self._sizes[key] = result.size
         return self._sizes[key]
+
+
+def _kept(
+    machine: Machine, facts: TrialFacts, targets: TargetFunctions
+) -> dict[tuple[str, str], str]:
+    """Return, by target function, a D expression that is true for calls that must not fail.
+
+    Functions without a parameter for the flags are not in it. It is empty if the kernel's own table
+    does not have the flag.
+    """
+    must = facts.must_succeed
+    bits = machine.value_of(must.table, must.flag) if must is not None else None
+    if must is None or not bits:
+        return {}
+    found: dict[tuple[str, str], str] = {}
+    for key in (name for names in targets.by_value.values() for name in names):
+        prototype = machine.prototype(*key)
+        types = prototype.parameters if prototype is not None else ()
+        for number, type_ in enumerate(types):
+            if isinstance(type_, IntType) and type_.name == must.type:
+                found[key] = f"arg{number} & {bits:#x}"
+    return found
+
+
+def _listed_calls(run: GuestRun, kind: int) -> list[FailableCall]:
+    found: list[FailableCall] = []
+    for one in run.records.get(0, ()):
+        if one.kind != kind:
+            continue
+        if one.value <= len(found):
+            found = found[: one.value - 1]
+        found.append(FailableCall(one.value, stack_text(one.frames)))
+    return found
 
 
 def split_name(text: str) -> tuple[str, str]:

@@ -1,7 +1,8 @@
 """D programs of the tries. One program serves all tries of a sweep: the guest tells it the number
 of the try that begins.
 
-Every record begins with a number that says what it is about (LISTED, FAILED, RETURNED, DELAYED).
+Every record begins with a number that says what it is about (LISTED, KEPT, FAILED, RETURNED,
+DELAYED).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from kinst.trials.failures import ErrorValue
 
 # Number of the try in which nothing fails, and all calls that could fail are recorded.
 LISTING = 9_999_999
-LISTED, FAILED, RETURNED, DELAYED = 1, 2, 3, 4
+LISTED, FAILED, RETURNED, DELAYED, KEPT = 1, 2, 3, 4, 5
 MOST_WAITS = 100  # times that a CPU waits in a try, so that a command ends
 _WIDTH = 96
 
@@ -21,7 +22,11 @@ Targets = Mapping[ErrorValue, Sequence[tuple[str, str]]]
 
 
 def injection_program(
-    facts: TrialFacts, targets: Targets, within: Sequence[tuple[str, str]], pointer: str
+    facts: TrialFacts,
+    targets: Targets,
+    within: Sequence[tuple[str, str]],
+    pointer: str,
+    kept: Mapping[tuple[str, str], str],
 ) -> str:
     """Return a D program in which, in try n, the n-th call of a target function fails.
 
@@ -34,27 +39,40 @@ def injection_program(
         targets: the functions that fail, as (module, name), by the value that they return.
         within: globs (module, name) of the functions inside which calls fail.
         pointer: the stack pointer's name in regs[], such as R_RSP.
+        kept: D expressions by target function: a call for which the expression is true must not
+            fail, and is not counted. The other functions may fail at each call.
     """
     entry, leave = (_probes(within, name) for name in ("entry", "return"))
-    every = _probes([one for names in targets.values() for one in names], "entry")
     below = f"self->top && regs[{pointer}] < self->top"
+    groups: dict[tuple[ErrorValue, str], list[tuple[str, str]]] = {}
+    for value, names in targets.items():
+        for name in names:
+            groups.setdefault((value, kept.get(name, "")), []).append(name)
     parts = [
         "/* The guest's shell tells the number of a try by a system call; 0: no call fails;"
         f" {LISTING}: all\n * calls are recorded. */",
-        "uint64_t number, calls;\nself uint64_t top, failed, which;",
-        _telling(facts, "number = {}; calls = 0;"),
+        "uint64_t number, calls, kept;\nself uint64_t top, failed, which;",
+        _telling(facts, "number = {}; calls = 0; kept = 0;"),
         f"{entry}\n/!self->top || regs[{pointer}] >= self->top/\n"
         f"{{ self->top = regs[{pointer}]; }}",
-        f"{every}\n/number && {below}/\n{{ calls++; }}",
-        f"{every}\n/number == {LISTING} && {below}/\n{{ trace({LISTED}); trace(calls); stack(); }}",
     ]
-    for value, names in targets.items():
-        parts.append(
-            f"{_probes(names, 'entry')}\n/number && calls == number && {below}/\n"
+    for (value, never), functions in groups.items():
+        every = _probes(functions, "entry")
+        may = f"{below} && !({never})" if never else below
+        if never:
+            parts.append(
+                f"{every}\n/number == {LISTING} && {below} && {never}/\n"
+                f"{{ kept++; trace({KEPT}); trace(kept); stack(); }}"
+            )
+        parts += [
+            f"{every}\n/number && {may}/\n{{ calls++; }}",
+            f"{every}\n/number == {LISTING} && {may}/\n"
+            f"{{ trace({LISTED}); trace(calls); stack(); }}",
+            f"{every}\n/number && calls == number && {may}/\n"
             f"{{\n    trace({FAILED}); trace(number); stack();\n"
             f"    self->failed = self->top; self->which = number;\n"
-            f"    return({value.number}); /* {value.text} */\n}}"
-        )
+            f"    return({value.number}); /* {value.text} */\n}}",
+        ]
     parts += [
         f"{leave}\n/self->failed && regs[{pointer}] == self->failed/\n"
         f"{{ trace({RETURNED}); trace(self->which); trace(arg1); stack(1); self->failed = 0; }}",

@@ -32,6 +32,7 @@ class Summary:
             continues.
         ran: number of tries that ran in these seconds.
         unit: what a try is about: "call" or "delay".
+        left_out: a sentence about calls that are not tried; "" if there are none.
     """
 
     command: str
@@ -43,6 +44,7 @@ class Summary:
     seconds: float
     ran: int
     unit: str
+    left_out: str = ""
 
     @property
     def found(self) -> list[tuple[Try, int]]:
@@ -89,6 +91,8 @@ def repeated(one: Try) -> str:
 def summary_text(summary: Summary) -> str:
     """Return the summary for a terminal."""
     lines = [summary.title, summary.figures]
+    if summary.left_out:
+        lines.append(summary.left_out)
     for one, count in summary.found:
         lines += ["", *_fault(summary, one, count)]
     return "\n".join(lines) + "\n"
@@ -120,6 +124,7 @@ def summary_json(summary: Summary) -> str:
         "counts": dict(summary.counts),
         "seconds": round(summary.seconds, 3),
         "ran": summary.ran,
+        "left_out": summary.left_out,
         "faults": [
             {**one.to_json(), "site": one.site, "tries": count, "repeat": summary.repeat(one)}
             for one, count in summary.found

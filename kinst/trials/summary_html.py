@@ -38,6 +38,7 @@ def summary_html(summary: Summary) -> str:
         f"<p>{escape(summary.figures)}. Linux {escape(summary.kernel)}.</p>"
         if summary.kernel
         else f"<p>{escape(summary.figures)}.</p>",
+        f"<p>{escape(summary.left_out)}.</p>" if summary.left_out else "",
         "<h2>Faults</h2>",
     ]
     found = summary.found

@@ -26,7 +26,7 @@ from kinst.trials.guest_run import (
     warm_or_raise,
 )
 from kinst.trials.outcomes import SPOILT, Returned, Try, classify, leaked
-from kinst.trials.programs import LISTED
+from kinst.trials.programs import KEPT, LISTED
 from kinst.trials.results_file import ResultsFile
 
 CHUNK = 10  # tries of a trace at most: their results are kept when the trace is over
@@ -158,7 +158,7 @@ class Worker:
         script = script_text(facts, self._command, numbers, expected, limit)
         trace = self._trace = self._machine.trace(self._program, script)
         silent = SILENT_LIMITS * limit + FIRST_LIMIT
-        run = run_tries(trace, silent, LISTED, self._on_try)
+        run = run_tries(trace, silent, (LISTED, KEPT), self._on_try)
         self._trace = None
         if run.is_usable:
             trace.close()

@@ -85,6 +85,9 @@ class PretendedMachine:
     def prototype(self, module: str, function: str) -> Any:
         return None
 
+    def value_of(self, table: str, name: str) -> int | None:
+        return None
+
     def trace(self, program: object, script: str) -> PretendedTrace:
         found = re.search(r"^numbers='?([\d ]+)'?$", script, re.M)
         assert found is not None

@@ -27,7 +27,7 @@ def test_numbers_that_the_shell_tells_are_no_process(facts: TrialFacts) -> None:
 
 
 def test_only_the_numbered_call_below_fails(facts: TrialFacts) -> None:
-    text = injection_program(facts, {NULL: [("", "kmalloc_trace")]}, [("m", "f_*")], "R_RSP")
+    text = injection_program(facts, {NULL: [("", "kmalloc_trace")]}, [("m", "f_*")], "R_RSP", {})
     assert re.search(
         r"fbt::kmalloc_trace:entry\n/number && calls == number && self->top && regs\[R_RSP\] <"
         r" self->top/\n\{[^}]*return\(0\); /\* NULL \*/",
@@ -42,9 +42,22 @@ def test_only_the_numbered_call_below_fails(facts: TrialFacts) -> None:
     assert "self->top = 0" in text[leave[1] :]
 
 
+def test_calls_that_must_not_fail_are_not_counted(facts: TrialFacts) -> None:
+    """Each function is judged by its own argument; a function without flags fails at each call."""
+    names = [("", "a"), ("", "b"), ("", "c")]
+    kept = {("", "a"): "arg1 & 0x8000", ("", "b"): "arg2 & 0x8000"}
+    text = injection_program(facts, {NULL: names}, [("", "f")], "R_RSP", kept)
+    clauses = [part.split("\n", 2) for part in text.split("\n\n") if part.startswith("fbt::")]
+    for name, argument in (("a", "arg1"), ("b", "arg2")):
+        left, *others = [(test, body) for head, test, body in clauses if f"::{name}:" in head]
+        assert f" && {argument} & 0x8000/" in left[0] and "kept++" in left[1]
+        assert len(others) == 3 and all(f"!({argument} & 0x8000)/" in test for test, _ in others)
+    assert not any("& 0x" in test for head, test, _ in clauses if "::c:" in head)
+
+
 def test_many_functions_take_several_lines(facts: TrialFacts) -> None:
     names = [("", f"a_function_with_a_long_name_{n}") for n in range(30)]
-    text = injection_program(facts, {NULL: names}, [("", "f")], "R_RSP")
+    text = injection_program(facts, {NULL: names}, [("", "f")], "R_RSP", {})
     assert all(len(line) <= 130 for line in text.splitlines())
     assert text.count("a_function_with_a_long_name_29:entry") == 3
 

@@ -18,6 +18,7 @@ from kinst.core.dialect import (
     DeviceNumbers,
     Dialect,
     EncodedBits,
+    MustSucceed,
     TrialFacts,
     libraries_in,
 )
@@ -118,6 +119,8 @@ _TRIALS = TrialFacts(
     number="arg0",
     no_memory="ENOMEM",
     signs=SIGNS,
+    # mm/debug.c, for "%pGg" of printk(); since Linux 4.6.
+    must_succeed=MustSucceed("gfp_t", "__GFP_NOFAIL", "gfpflag_names"),
 )
 
 

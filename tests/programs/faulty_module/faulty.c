@@ -1,4 +1,4 @@
-// A module with five faults that only a failing allocation shows, and ten paths without one.
+// A module with five faults that only a failing allocation shows, and eleven paths without one.
 //
 // Writing a path's name to /proc/faulty runs it.  write(2) fails with the error that the path
 // returns.  Each path allocates memory by kmalloc() and the like.
@@ -91,7 +91,7 @@ static noinline int bad_errno(void)
 	return 0;
 }
 
-// Ten paths without a fault.
+// Eleven paths without a fault.
 
 static noinline int good_checked(void)
 {
@@ -233,6 +233,16 @@ static noinline int good_copy(void)
 	return 0;
 }
 
+static noinline int good_demanded(void)
+{
+	struct item *item = kmalloc(sizeof(*item), GFP_KERNEL | __GFP_NOFAIL);
+
+	item->value = 3; // this allocation cannot fail
+	sink = item->value;
+	kfree(item);
+	return 0;
+}
+
 static const struct {
 	const char *name;
 	int (*run)(void);
@@ -242,6 +252,7 @@ static const struct {
 	PATH(bad_errno), PATH(good_checked), PATH(good_unwound), PATH(good_locked),
 	PATH(good_fallback), PATH(good_again), PATH(good_optional), PATH(good_list),
 	PATH(good_pointer), PATH(good_array), PATH(good_copy),
+	PATH(good_demanded),
 };
 
 static ssize_t run_path(struct file *file, const char __user *from, size_t size, loff_t *at)

@@ -24,7 +24,9 @@ GOOD = (
     "checked", "unwound", "locked", "fallback", "again", "optional", "list", "pointer", "array",
     "copy",
 )  # fmt: skip
-PATHS = [*FAULTS, *(f"good_{name}" for name in GOOD)]
+# Its allocation has the flag __GFP_NOFAIL.
+DEMANDED = "good_demanded"
+PATHS = [*FAULTS, *(f"good_{name}" for name in GOOD), DEMANDED]
 COMMAND = (
     f"status=0; for path in {' '.join(PATHS)};"
     " do echo $path >/proc/faulty || status=1; done; exit $status"
@@ -54,7 +56,8 @@ def test_the_faults_of_a_module_and_no_others(module: Path, tmp_path: Path) -> N
     assert len(summary["faults"]) == len(FAULTS)
     assert all(one["again"] == one["outcome"] for one in summary["faults"])
     tried = {path_of(one["stack"]) for one in summary["tries"] if one.get("stack")}
-    assert tried == set(PATHS)
+    assert tried == set(PATHS) - {DEMANDED}
+    assert summary["left_out"].startswith("1 calls from 1 stacks are left out: ")
     assert [one["number"] for one in summary["tries"]] == list(range(1, len(summary["tries"]) + 1))
     by_path = {path_of(one["stack"]): one for one in summary["tries"] if one.get("stack")}
     # These paths do without the memory; the others fail, and their error is the right one.
