@@ -58,6 +58,19 @@ def joined(operator: str) -> Callable[[Known, Known], Known]:
     return result
 
 
+def less(*, is_signed: bool) -> Callable[[Known, Known], Known]:
+    """Return a function (first, second) that returns 1 if the first value is less than the second,
+    otherwise 0."""
+    cast = f"({'int64_t' if is_signed else 'uint64_t'})"
+
+    def result(first: Known, second: Known) -> Known:
+        if first is None or second is None:
+            return None
+        return SymbolicValue(f"(uint64_t)({cast}{first.text} < {cast}{second.text})", size=1)
+
+    return result
+
+
 def difference(first: Known, second: Known) -> Known:
     if first is not None and second is not None and not second.term:
         return first.plus(-second.number)

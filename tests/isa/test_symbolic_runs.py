@@ -71,7 +71,12 @@ FORMS = {
                    "sw zero, 48(sp); c.lwsp a2, 48(sp)", 0),
         "other store": ("sd s1, 0(s2); ld a0, 8(s3)", 3),
         "part of a store": ("sd s1, 64(sp); lw a0, 64(sp); lw a1, 68(sp)", 2),
-        "not computed": ("mul a0, s1, s2; slt a1, s3, s4; sltu a2, s5, s6; divw a3, s7, s8", 4),
+        "comparisons": ("slt a0, s1, s2; sltu a1, s3, s4; slti a2, s5, -3; sltiu a3, s6, -3;"
+                        "snez a4, s7; seqz a5, s8; sltz a6, s9; sgtz a7, s10", 0),
+        "comparisons of equal values": ("slt a0, s1, s1; sltu a1, s3, s3; li a2, -1; snez a2, a2;"
+                                        "li a3, 0; snez a3, a3; li a4, -5; slti a4, a4, -4;"
+                                        "li a5, -5; sltiu a5, a5, 4", 0),
+        "not computed": ("mul a0, s1, s2; divw a1, s7, s8", 2),
         "atomic": ("amoadd.d a0, s1, (s2)", 3),
     },
 }  # fmt: skip

@@ -18,6 +18,7 @@ from kinst.isa._symbolic import (
     difference,
     extended,
     joined,
+    less,
     low,
     shift,
 )
@@ -31,9 +32,10 @@ _SLOTS = {n: (f"R_{name.upper()}", n) for n, name in enumerate(NAMES) if n}
 _ARGUMENTS = tuple(NUMBER[f"a{n}"] for n in range(8))
 _PRESERVED = frozenset((_SP, NUMBER["gp"], NUMBER["tp"], *(NUMBER[f"s{n}"] for n in range(12))))
 _JOINS = {"add": added, "sub": difference, "xor": joined("^"), "or": joined("|"),
-          "and": joined("&")}  # fmt: skip
+          "and": joined("&"), "slt": less(is_signed=True),
+          "sltu": less(is_signed=False)}  # fmt: skip
 _SHIFTS = {"sll": ("<<", False), "srl": (">>", False), "sra": (">>", True)}
-_BY_FUNCT3 = ("add", "sll", "", "", "xor", "srl", "or", "and")
+_BY_FUNCT3 = ("add", "sll", "slt", "sltu", "xor", "srl", "or", "and")
 _ADD_IMMEDIATE, _ADD_IMMEDIATE_W, _ADD, _ADD_W = 0x13, 0x1B, 0x33, 0x3B
 _LOAD, _STORE, _LUI = 0x03, 0x23, 0x37
 

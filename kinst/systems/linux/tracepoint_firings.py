@@ -14,6 +14,10 @@ Each firing reads the list once, by a load of a whole register, and no other cod
 reads it from its known address. So kinst plants the load. The probe's arguments are those of the
 first call in the loop, computed from the registers at the load.
 
+Linux 5.10 also loads the list before it calls __traceiter_NAME(), and does not call it if the list
+is empty. kinst plants this load, and not the second one of a firing whose __traceiter_NAME() is
+inlined. Later kernels pass 0 as `data` in this call, and call always.
+
 kinst must find every load. From the target of each site's jump it follows all paths, until they
 come to code that also runs while the key is off. Each indirect call on these paths must be of one
 of two kinds:
@@ -89,6 +93,7 @@ class _Search:
         sites: the sites of the tracepoint's key, by address.
         loads: the loads of the list that were found so far, as in FiringPlaces.
         calls: whether a call of __traceiter_NAME() was found.
+        second: addresses of loads of the list that a firing executes after another such load.
         known: addresses of the calls in the loops of the loads in `loads`.
         entered: addresses of the called functions that the search has entered.
     """
@@ -100,6 +105,7 @@ class _Search:
     sites: Mapping[int, KeySite]
     loads: dict[int, tuple[Argument, ...]] = field(default_factory=dict)
     calls: bool = False
+    second: set[int] = field(default_factory=set)
     known: set[int] = field(default_factory=set)
     entered: set[int] = field(default_factory=set)
 
@@ -166,33 +172,38 @@ class TracepointFirings:
                 if begun is None:
                     raise
                 self._follow(search, site.target, off, begun)
-        return FiringPlaces(search.loads, search.calls)
+        loads = {at: how for at, how in search.loads.items() if at not in search.second}
+        return FiringPlaces(loads, search.calls)
 
-    def call_of(self, load: Instruction, count: int) -> tuple[int, tuple[Argument, ...]]:
-        """Find the call in the loop that begins with a load of a tracepoint's list. Return the
-        call's address, and how to find its arguments (without `data`) just before the load runs.
+    def call_of(
+        self, load: Instruction, count: int, function: int = 0
+    ) -> tuple[int, tuple[Argument, ...], list[int]]:
+        """Find the call after a load of a tracepoint's list: the call in the loop, or that of
+        __traceiter_NAME(). Return the call's address, how to find its arguments (without `data`)
+        just before the load runs, and the addresses of further loads of the list before the call.
 
         Args:
             load: the load of the list.
             count: number of arguments of the call, with `data`.
+            function: address of __traceiter_NAME(); 0 if no code calls it.
 
         Raises:
-            UnknownFiringError: the code after the load is no such loop.
+            UnknownFiringError: the code after the load is neither.
         """
         run, origins, one = self._run(load.address), self._run(load.address), load
         origins.ignore_stores()  # the list is not on the stack, where the code may store
         place = run.pointer_load(load)
         if place is None:
             raise UnknownFiringError(load.address)
-        first = place.loaded()
+        first, second = place.loaded(), list[int]()
         for _ in range(_FURTHEST):
             flow = self._flow(one)
             at = one.end
-            if flow.kind == "call" and flow.target is None:
-                fits = origins.destination(one) == first.loaded()
+            if flow.kind == "call" and flow.target in (None, function):
+                fits = flow.target or origins.destination(one) == first.loaded()
                 if not fits or origins.passed(0) != first.plus(WORD).loaded():
                     break
-                return one.address, tuple(run.argument(n) for n in range(1, count))
+                return one.address, tuple(run.argument(n) for n in range(1, count)), second
             if flow.kind == "branch":
                 test = origins.zero_test(one)
                 if test is None or test[0] != first:
@@ -201,6 +212,8 @@ class TracepointFirings:
             elif flow.kind == "jump":
                 at = flow.target or 0
             elif flow.kind in ("next", "landing"):
+                if one is not load and origins.pointer_load(one) == place:
+                    second.append(one.address)
                 run.step(one)
                 origins.step(one)
             else:
@@ -351,7 +364,9 @@ class TracepointFirings:
         """Run an instruction symbolically. Return the addresses to which control can go next, each
         with the symbolic execution there."""
         if run.pointer_load(one) == number(search.pointer):
-            call, search.loads[one.address] = self.call_of(one, search.count)
+            call, arguments, second = self.call_of(one, search.count, search.function)
+            search.loads[one.address] = arguments
+            search.second.update(second)
             search.known.add(call)
         flow = self._flow(one)
         is_indirect = flow.kind == "call" and flow.target is None
@@ -360,7 +375,11 @@ class TracepointFirings:
         ):
             raise UnknownFiringError(one.address)
         if flow.kind in ("call", "jump") and flow.target == search.function:
-            search.calls = True
+            data = run.passed(0)
+            if data == number(0):
+                search.calls = True
+            elif data != number(search.pointer).loaded().plus(WORD).loaded():
+                raise UnknownFiringError(one.address)
             if flow.kind == "jump":
                 return []
         elif (flow.kind == "call" and not is_indirect) or (

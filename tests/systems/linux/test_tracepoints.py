@@ -20,7 +20,7 @@ from kinst.core.paths import cache_folder
 from kinst.core.probe import Argument
 from kinst.core.system import TracepointSite
 from kinst.image.dwarf.index import open_index
-from kinst.kernels.fetch import Prepared
+from kinst.kernels.fetch import Prepared, prepare
 from kinst.kernels.fetch import prepared as prepared_kernel
 from kinst.systems.linux.tracepoint_firings import TracepointFirings
 from tests.isa.symbolic_rig import CODE, PAGE, PROCESSORS, Run, compared
@@ -99,6 +99,36 @@ def test_a_called_function_is_the_site(other: KernelFile) -> None:
     assert site.function.name == "__schedule" and site.code
 
 
+# A function of arm64's 5.10 that contains the body of __traceiter_kmalloc().
+INLINED = {"kmalloc_order_trace"}
+
+
+@pytest.mark.slow
+def test_a_call_that_needs_a_list_has_a_site_before_it() -> None:
+    """arm64's 5.10 loads the list and calls the function only if there is a list. A disassembler
+    finds the calls in the functions of the sites: a load is before each."""
+    file = KernelFile("arm64", prepare("arm64", lambda what, part: None, "5.10").debug)
+    decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_LITTLE_ENDIAN)
+    for name in ("oom_score_adj_update", "sched_process_fork", "kmalloc", "net_dev_queue"):
+        target = file.elf.address(f"__traceiter_{name}")
+        assert target is not None
+        sites = file.tracepoints.sites(name)
+        assert sites and all(site.code for site in sites)
+        for function in {site.function for site in sites}:
+            code = file.elf.read(function.address, function.size)
+            found = list(decoder.disasm(code, function.address))
+            calls = [one.address for one in found
+                     if one.mnemonic == "bl" and one.op_str == f"#{target:#x}"]  # fmt: skip
+            loads = [site.address for site in sites if site.function == function]
+            assert {one.mnemonic for one in found if one.address in loads} == {"ldr"}
+            inside = [one.address for one in found
+                      if one.mnemonic == "blr" and function.name in INLINED]  # fmt: skip
+            assert len(calls or inside) == len(loads) > 0, (name, function)
+    every, refused = sites_of(file)
+    unknown = {name for name, why in refused.items() if "in a way that kinst" in why}
+    assert len(every) > 570 and len(unknown) < 10, unknown
+
+
 def sites_of(file: KernelFile) -> tuple[dict[str, list[TracepointSite]], dict[str, str]]:
     """Return the sites of each tracepoint, and the reason of each that is refused."""
     sites, refused = {}, {}
@@ -159,7 +189,7 @@ def test_arguments_at_a_load_are_those_of_the_call(other: KernelFile, tmp_path: 
         assert load is not None and symbolic is not None
         place = symbolic.pointer_load(load)
         assert place is not None
-        call, arguments = firings.call_of(load, 1 + len(site.arguments))
+        call, arguments, _ = firings.call_of(load, 1 + len(site.arguments))
         run = Run(PROCESSORS[isa.name], code, rng.getrandbits(32), at=function.address)
         run.point(run.place(place))
         indirect = {one.address for one in isa.decode(code, function.address)

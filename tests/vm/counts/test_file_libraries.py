@@ -12,6 +12,7 @@ import pytest
 
 from tests.tiers import ISAS, of_kernel_versions
 from tests.vm.command import guest_script, kinst, warnings
+from tests.vm.system_call_events import is_of_c, numbers_in
 
 pytestmark = pytest.mark.vm
 
@@ -62,11 +63,11 @@ F_SETFL, AT_REMOVEDIR = 4, 0x200
 def calls_of(trace: str) -> list[tuple[str, list[int], int]]:
     """Return the program's system calls between its two calls of getppid(2), by the kernel's
     events: name, arguments, result."""
+    of_c = is_of_c(trace)
     calls: list[tuple[str, list[int], int]] = []
     for line in trace.splitlines():
         if found := re.match(r" *filework-\d+ .*?: sys_(\w+)\((.*)\)$", line):
-            words = re.findall(r": ([0-9a-f]+)", found[2])
-            calls.append((found[1], [int(word, 16) for word in words], 0))
+            calls.append((found[1], numbers_in(found[2], of_c=of_c), 0))
         elif (found := re.match(r" *filework-\d+ .*?: sys_\w+ -> 0x([0-9a-f]+)$", line)) and calls:
             result = int(found[1], 16)
             calls[-1] = (*calls[-1][:2], result - (result >> 63 << 64))

@@ -14,6 +14,7 @@ import pytest
 
 from tests.tiers import ISAS, of_kernel_versions
 from tests.vm.command import guest_script, kinst
+from tests.vm.system_call_events import is_of_c, numbers_in
 
 pytestmark = pytest.mark.vm
 
@@ -177,12 +178,13 @@ Event = tuple[str, str, tuple[int, ...]]  # direction, name, arguments or the re
 
 def events(trace: str) -> dict[int, list[Event]]:
     """Return the kernel's own events of each thread, in order."""
+    of_c = is_of_c(trace)
     threads: dict[int, list[Event]] = {}
     for line in trace.splitlines():
         if found := _EVENT.fullmatch(line):
             thread, name, words, result = found.groups()
-            values = [result] if result else re.findall(r": ([0-9a-f]+)", words or "")
-            numbers = tuple(int(value, 16) & LOW for value in values)
+            values = [int(result, 16)] if result else numbers_in(words or "", of_c=of_c)
+            numbers = tuple(value & LOW for value in values)
             event = "<" if result else ">", NAMES.get(name, name), numbers
             threads.setdefault(int(thread), []).append(event)
     return threads
