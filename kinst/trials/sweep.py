@@ -34,7 +34,7 @@ REPEATS = 4  # of a try that may have leaked
 FIRST_LIMIT = 60  # seconds in which the command must end before kinst knows how long it takes
 LEAST_LIMIT = 10
 TIMES = 4  # a command hangs if it takes so many times as long as usual
-_END_SECONDS = 10.0  # for a guest's command to end after Ctrl-C
+_END_SECONDS = 30.0  # for a guest's command to end after Ctrl-C
 _OPTIONS = {"destructive": True, "quiet": True}
 
 
@@ -124,9 +124,11 @@ class Worker:
         self._machine = machine
         self._program: Program | None = None
         self._trace: Trace | None = None
+        self._is_stopped = False
 
     def stop(self) -> None:
-        """Ask the running tries to end. Any thread may call this."""
+        """Ask the running tries to end, and start no others. Any thread may call this."""
+        self._is_stopped = True
         trace = self._trace
         if trace is not None:
             trace.stop()
@@ -147,7 +149,12 @@ class Worker:
             expected: exit status of the command without a failure or delay; None if it is not
                 known.
             limit: seconds after which a command that has not ended counts as hung.
+
+        Raises:
+            KinstError: the sweep has been interrupted.
         """
+        if self._is_stopped:
+            raise KinstError("the sweep was interrupted")
         if self._machine is None:
             self._machine = self._open()
         if self._program is None:
@@ -214,12 +221,36 @@ class Worker:
         for one in made:
             if one.outcome in SPOILT:
                 self.close()
+        harmless = [
+            one.number
+            for one in made
+            if one.outcome not in SPOILT and not one.grown and self._is_repeated(one)
+        ]
+        again = self._together(harmless, base)
         for one in made:
             if one.grown and one.outcome not in SPOILT:
                 one = self._with_leak(one, base)
-            elif one.is_fault or (self._sweep.blames_status and one.outcome == "failed"):
+            elif one.number in again:
+                one = replace(one, again=again[one.number])
+            elif self._is_repeated(one):
                 one = self._again(one, base)
             found.append(one)
+        return found
+
+    def _is_repeated(self, one: Try) -> bool:
+        return one.is_fault or (self._sweep.blames_status and one.outcome == "failed")
+
+    def _together(self, numbers: Sequence[int], base: Baseline) -> dict[int, str]:
+        """Repeat tries that have not spoilt their guest, all in one trace, and return the outcomes
+        of the repeats by number. If a repeat spoils the guest, the numbers after it are missing."""
+        if not numbers:
+            return {}
+        found = {
+            one.number: one.outcome
+            for one in self._results(self.run(numbers, base.status, base.limit), base)
+        }
+        if any(outcome in SPOILT for outcome in found.values()):
+            self.close()
         return found
 
     def _results(self, run: GuestRun, base: Baseline) -> list[Try]:

@@ -100,6 +100,27 @@ def test_a_guest_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "soft lockup" in tries[2].title
 
 
+def test_nothing_runs_after_an_interrupt() -> None:
+    """A try that is over need not be repeated: its machine is about to be closed."""
+    machines = PretendedMachines({3: Fault(log=NULL)})
+    what = injection(machines.open())
+    worker = Worker(machines.open, what, "cmd", lambda number: worker.stop())
+    with pytest.raises(KinstError, match="interrupted"):
+        worker.tries([3], Baseline(guest_run.GuestRun(), 0, 10))
+    assert [numbers for _, numbers in machines.scripts] == [[3]]
+
+
+def test_other_errors_are_repeated_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is wrong with their guest: one trace repeats all of a chunk."""
+    monkeypatch.setattr(Injection, "_size", lambda *_: 4)
+    machines = PretendedMachines({2: Fault(error=22), 3: Fault(error=22), 5: Fault(grown={"a": 1})})
+    tries = swept(machines)
+    assert [(n, one.outcome, one.again) for n, one in sorted(tries.items()) if one.is_fault] == [
+        (2, "errno", "errno"), (3, "errno", "errno"), (5, "leak", "leak"),
+    ]  # fmt: skip
+    assert (1, [3, 2]) in machines.scripts and machines.opened == 1
+
+
 def test_a_fault_that_does_not_occur_again_is_told_so() -> None:
     tries = swept(PretendedMachines({5: Fault(log=NULL, times=1)}))
     assert (tries[5].outcome, tries[5].again) == ("oops", "failed")
