@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import kinst as library
@@ -12,6 +13,7 @@ from kinst.kernels.fetch import prepared
 from tests.tiers import FIRST
 from tests.vm.boot.executions import Executions
 from tests.vm.boot.kernel_tables import initcalls
+from tests.vm.boot.test_boot import text_of
 
 pytestmark = [pytest.mark.vm, pytest.mark.full, pytest.mark.slow]
 
@@ -19,8 +21,9 @@ FUNCTIONS = Path(__file__).with_name("functions.txt").read_text().split()
 EACH = 5  # of so many initcalls, one is counted
 
 
-def test_counts_are_those_of_qemu(tmp_path: Path) -> None:
-    """200 functions, with KASLR, page table isolation and 4 CPUs."""
+def functions() -> dict[int, str]:
+    """Return the functions to count, by their linked addresses: those of functions.txt, and some
+    initcalls."""
     kernel = prepared(FIRST)
     assert kernel is not None
     elf = open_elf(kernel.debug)
@@ -31,6 +34,57 @@ def test_counts_are_those_of_qemu(tmp_path: Path) -> None:
     for address in initcalls(elf)[::EACH]:
         if len(symbols.indexes(named.get(address, ""))) == 1:
             starts[address] = named[address]
+    return starts
+
+
+def differs_elsewhere(text: bytes, other: bytes, slide: int) -> list[int]:
+    """Return the offsets at which two texts differ, without addresses that KASLR has moved.
+
+    Such an address has 32 bits, or is sign-extended from them; it moves with the kernel or, if it
+    is relative to something that KASLR does not move, against it.
+
+    Args:
+        slide: distance of the kernel of `text` from that of `other`.
+    """
+    ours, theirs = np.frombuffer(text, np.uint8), np.frombuffer(other, np.uint8)
+    assert len(ours) == len(theirs)
+    moved = {slide & 0xFFFFFFFF, -slide & 0xFFFFFFFF}
+    explained, found = 0, []
+    for at in np.flatnonzero(ours != theirs).tolist():
+        if at < explained:
+            continue
+        for start in range(at - 3, at + 1):
+            both = (int.from_bytes(one[start : start + 4], "little") for one in (text, other))
+            if (next(both) - next(both)) & 0xFFFFFFFF in moved:
+                explained = start + 4
+                break
+        else:
+            found.append(at)
+    return found
+
+
+def test_the_text_is_that_of_a_boot_without_probes() -> None:
+    """200 functions, with KASLR, page table isolation and 4 CPUs. Where the kernel is, its own list
+    of symbols says."""
+    probes = ",\n".join(f"fbt::{name}:entry" for name in sorted(functions().values()))
+    command = "grep ' _text$' /proc/kallsyms"
+    with library.boot(FIRST, cpus=4, append="pti=on", trace_boot=True) as machine:
+        done = machine.run(f"{probes} {{ @[probefunc] = count(); }}", command=command)
+        assert len(done.aggregations[""]) > 100
+        ours, place = text_of(machine), int(done.output.split()[0], 16)
+    with library.boot(FIRST, cpus=4, append="pti=on", cold=True, accel="tcg") as machine:
+        other = int(machine.execute(command).output.split()[0], 16)
+        theirs = text_of(machine)
+    assert place != other and len(ours) > 10 << 20
+    assert differs_elsewhere(ours, theirs, place - other) == []
+    changed = bytearray(ours)
+    changed[len(ours) // 2] ^= 0x55
+    assert differs_elsewhere(bytes(changed), theirs, place - other) == [len(ours) // 2]
+
+
+def test_counts_are_those_of_qemu(tmp_path: Path) -> None:
+    """200 functions, with KASLR, page table isolation and 4 CPUs."""
+    starts = functions()
     executions = Executions(tmp_path, starts)
     probes = ",\n".join(f"fbt::{name}:entry" for name in sorted(starts.values()))
     with library.boot(
