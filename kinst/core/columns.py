@@ -3,7 +3,8 @@
 An object for each of 300,000 instructions would take seconds to make and hundreds of megabytes to
 keep; columns take neither.
 
-Tested by tests/isa/test_marks.py and tests/patch/test_patches.py."""
+Tested by tests/isa/test_marks.py, tests/patch/test_patches.py and
+tests/image/test_string_index.py."""
 
 from __future__ import annotations
 
@@ -271,6 +272,22 @@ def distinct(values: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
     first = np.ones(len(ordered), np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]
     return ordered[first]
+
+
+def stable_order(values: npt.NDArray[np.integer[Any]]) -> I64:
+    """Return the indexes that sort numbers of 0 and more; the indexes of equal numbers are
+    ascending.
+
+    np.argsort(values, kind="stable") does the same, in four times the time. Here a number and its
+    index share a word if they fit, and the words are sorted.
+    """
+    bits = len(values).bit_length()
+    base = values.min() if len(values) else 0
+    if len(values) and int(values.max()) - int(base) >> (63 - bits):
+        return np.argsort(values, kind="stable")
+    words = (values - base).astype(np.int64) << bits | np.arange(len(values))
+    words.sort()
+    return words & ((1 << bits) - 1)
 
 
 def ragged(start: I64, size: I64) -> I64:

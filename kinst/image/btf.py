@@ -45,6 +45,7 @@ ENTRY_WORDS = {
 TRANSPARENT = {KIND_TYPEDEF, KIND_VOLATILE, KIND_CONST, KIND_RESTRICT, KIND_TYPE_TAG}
 
 U32 = npt.NDArray[np.uint32]
+I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Btf:
         self._words = words
         self._strings = strings
         self._starts = starts  # word index of type id i + 1; type 0 is void
+        self._members: dict[tuple[str, str], BtfMember] = {}  # that member() has found
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -109,12 +111,16 @@ class Btf:
         Raises:
             KinstError: the kernel has no such structure or member; the message names it.
         """
+        member = self._members.get((struct, path))
+        if member is not None:
+            return member
         candidates = self._named(struct)
         if not candidates:
             raise KinstError(f"{self._where}: the kernel's types have no struct {struct}")
         for candidate in candidates:
             member = self._walk(candidate, path)
             if member is not None:
+                self._members[struct, path] = member
                 return member
         raise KinstError(f"{self._where}: struct {struct} has no member {path}")
 
@@ -129,22 +135,29 @@ class Btf:
     def enumerator(self, name: str) -> int | None:
         """Return the value of the enumeration constant with this name; None if no enumeration has
         it."""
-        offsets = self.string_offsets(name)
-        if not offsets:
-            return None
-        kinds = self._info >> 24 & 31
         for kind in (KIND_ENUM, KIND_ENUM64):
-            step = ENTRY_WORDS[kind]
-            for index in np.flatnonzero(kinds == kind).tolist():
-                start = int(self._starts[index]) + 3
-                names = self._words[start : start + step * int(self._info[index] & 0xFFFF) : step]
-                for offset in offsets:
-                    hit = np.flatnonzero(names == offset)
-                    if len(hit):
-                        at = start + step * int(hit[0])
-                        high = int(self._words[at + 2]) << 32 if kind == KIND_ENUM64 else 0
-                        return high | int(self._words[at + 1])
+            names, positions = self._enumerators[kind]
+            hits = np.flatnonzero(np.isin(names, self.string_offsets(name)))
+            if len(hits):
+                at = int(positions[hits[0]])
+                high = int(self._words[at + 2]) << 32 if kind == KIND_ENUM64 else 0
+                return high | int(self._words[at + 1])
         return None
+
+    @cached_property
+    def _enumerators(self) -> dict[int, tuple[U32, I64]]:
+        """All constants of enumerations, by the kind of the enumeration: the string offset of each
+        constant's name, and the word index of the constant's entry."""
+        found = {}
+        for kind in (KIND_ENUM, KIND_ENUM64):
+            rows, step = np.flatnonzero(self._info >> 24 & 31 == kind), ENTRY_WORDS[kind]
+            counts = (self._info[rows] & 0xFFFF).astype(np.int64)
+            firsts = self._starts[rows].astype(np.int64) + 3
+            before = np.cumsum(counts) - counts
+            numbers = np.arange(int(counts.sum())) - np.repeat(before, counts)
+            positions = np.repeat(firsts, counts) + step * numbers
+            found[kind] = self._words[positions], positions
+        return found
 
     def record(self, type_id: int) -> tuple[int, int, int, int]:
         """Return the first three words of a type's record, and the index of the word after them.

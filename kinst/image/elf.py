@@ -26,6 +26,8 @@ STB_LOCAL = 0
 STB_GLOBAL = 1
 STB_WEAK = 2
 
+_WORD = 8  # bytes of a name that are compared together
+
 # Elf64_Sym.
 SYMBOL = np.dtype(
     [
@@ -83,12 +85,16 @@ class SymbolTable:
         self, indexes: npt.NDArray[np.int64], prefixes: Sequence[str]
     ) -> npt.NDArray[np.bool_]:
         """Return for each of these symbols whether its name begins with one of the prefixes."""
-        text = np.frombuffer(self.strings, np.uint8)
+        text = np.frombuffer(self.strings + bytes(_WORD), np.uint8)
+        words = np.ndarray((len(self.strings) + 1,), "<u8", text.data, strides=(1,))
         starts = self.name[indexes].astype(np.int64)
+        first = words[starts]
         matches = np.zeros(len(starts), dtype=np.bool_)
-        for prefix in prefixes:
-            alike = np.arange(len(starts))  # those whose first k bytes are the prefix's
-            for k, byte in enumerate(prefix.encode()):
+        for prefix in map(str.encode, prefixes):
+            begin, rest = prefix[:_WORD], prefix[_WORD:]
+            wanted, mask = (int.from_bytes(b, "little") for b in (begin, b"\xff" * len(begin)))
+            alike = np.flatnonzero(first & np.uint64(mask) == np.uint64(wanted))
+            for k, byte in enumerate(rest, _WORD):
                 alike = alike[text[np.minimum(starts[alike] + k, len(text) - 1)] == byte]
             matches[alike] = True
         return matches

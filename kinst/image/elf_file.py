@@ -150,6 +150,13 @@ class ElfFile:
             return b""
         return self._slice(section.offset, section.size, section.name)
 
+    def view(self, section: ElfSection) -> memoryview:
+        """Return the bytes that data() returns, without a copy."""
+        if section.kind == SHT_NOBITS:
+            return memoryview(b"")
+        self._check(section.offset + section.size, section.name)
+        return memoryview(self.mapped)[section.offset : section.offset + section.size]
+
     def read(self, address: int, size: int) -> bytes:
         """Return `size` bytes at a linked address, as the file has them. Raises UnmappedError if no
         section of the file contains all of these bytes."""
@@ -162,9 +169,13 @@ class ElfFile:
         raise UnmappedError(f"{self.path}: no section has {size} bytes at {address:#x}")
 
     def _slice(self, offset: int, size: int, name: str) -> bytes:
-        if offset + size > len(self.mapped):
-            raise KinstError(f"{self.path}: truncated: the file ends inside section {name}")
+        self._check(offset + size, name)
         return self.mapped[offset : offset + size]
+
+    def _check(self, end: int, name: str) -> None:
+        """Raise KinstError if the file ends before an offset in the section `name`."""
+        if end > len(self.mapped):
+            raise KinstError(f"{self.path}: truncated: the file ends inside section {name}")
 
     @cached_property
     def layout(self) -> Mapping[int, int]:

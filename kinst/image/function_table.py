@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.columns import stable_order
 from kinst.core.dataclass import dataclass
 from kinst.core.probe import Function
 from kinst.core.words import MASK
@@ -49,6 +50,13 @@ class _Arrays:
     size: npt.NDArray[np.uint64]
 
 
+def _among(sections: npt.NDArray[np.uint16], indexes: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Return for each section index whether it is one of `indexes`."""
+    wanted = np.zeros(1 << 16, np.bool_)
+    wanted[np.array(indexes, np.int64) & 0xFFFF] = True
+    return wanted[sections]
+
+
 class FunctionTable:
     """Functions of one linked image that runs `slide` bytes above its linked addresses.
 
@@ -83,9 +91,9 @@ class FunctionTable:
         text = [s for s in self._elf.sections if s.flags & SHF_EXECINSTR]
         # Newer kernels have an executable .data: its labels are of data.
         code = [s.index for s in text if s.name != ".data"]
-        chosen = np.isin(symbols.section, np.array([s.index for s in text], dtype=np.uint16))
+        chosen = _among(symbols.section, [s.index for s in text])
         functions = np.flatnonzero(chosen & (symbols.kind == STT_FUNC))
-        chosen = np.isin(symbols.section, np.array(code, dtype=np.uint16))
+        chosen = _among(symbols.section, code)
         labels = np.flatnonzero(chosen & (symbols.kind == STT_NOTYPE))
         labels = labels[~self._inside(symbols.address[labels], functions)]
         rows = np.concatenate([functions, labels])
@@ -93,7 +101,7 @@ class FunctionTable:
         marks = [not MARKERS.match(name) for name in symbols.names_of(labels)]
         keep[len(functions) :] &= np.array(marks, dtype=np.bool_)
         rows = rows[keep]
-        rows = rows[np.argsort(symbols.address[rows], kind="stable")]
+        rows = rows[stable_order(symbols.address[rows])]
         begins = np.ones(len(rows), dtype=np.bool_)
         begins[1:] = np.diff(symbols.address[rows]) != 0
         first, group = np.flatnonzero(begins), np.cumsum(begins) - 1
@@ -142,15 +150,14 @@ class FunctionTable:
         if not len(functions):
             return np.zeros(len(addresses), dtype=np.bool_)
         symbols = self._elf.symbols
-        order = functions[np.argsort(symbols.address[functions], kind="stable")]
+        order = functions[stable_order(symbols.address[functions])]
         starts = symbols.address[order]
-        ends = starts + np.maximum(symbols.size[order], np.uint64(1))
-        # A function ends at the next one, even if its size says otherwise.
-        later = np.searchsorted(starts, starts, side="right")
-        bounded = later < len(starts)
-        ends[bounded] = np.minimum(ends[bounded], starts[later[bounded]])
+        # The next function begins after the address: a function ends there, even if its size says
+        # otherwise.
         at = np.searchsorted(starts, addresses, side="right")
-        return (at > 0) & (ends[np.maximum(at - 1, 0)] > addresses)
+        last = order[np.maximum(at - 1, 0)]
+        ends = symbols.address[last] + np.maximum(symbols.size[last], np.uint64(1))
+        return (at > 0) & (ends > addresses)
 
     def _section_ends(self, address: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         ends = address.copy()

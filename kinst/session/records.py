@@ -35,7 +35,7 @@ from kinst.session.values import PlacedProgram, TracePlan
 
 SLOW_SECONDS = 0.5  # a client that takes longer for one event is slow
 PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
-FIRST_SECONDS = 0.02  # until the first record, which a user waits for
+FIRST_SECONDS = 0.005  # until the first record, which a user waits for
 
 
 def set_speculations(view: memoryview, count: int, size: int) -> None:

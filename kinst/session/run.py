@@ -178,10 +178,11 @@ class RunningTrace:
     def _steps(self, command: str, timeout: float | None) -> Generator[Event, None, None]:
         records, ending = self._records, self._ending
         try:
-            reason = yield from self._traced(command, timeout)
+            ending.reason = reason = yield from self._traced(command, timeout)
+            if records.first:  # a user waits for the first record; restoring takes longer
+                yield from records.arrived()
             trouble = self._restore()
             yield from self._written()  # output that came while the command's end was told
-            ending.reason = reason
             if self._more and trouble is None and self._ends_batch(reason):
                 yield from self._batch_end(reason, command)
                 return
@@ -494,6 +495,8 @@ class RunningTrace:
             return True
         if ending.gone is not None:
             return False
+        if ending.reason:
+            return True
         if not self._seen and len(self._output) < OUTPUT_PIECES:
             event = self._tracee.wait(0.0)
             if event is not None:

@@ -3,14 +3,16 @@ time, and waiting data are bounded."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 
 import pytest
 
 from kinst import api
+from kinst.core.machine import MachineEvent
 from kinst.core.options import MachineOptions
 from kinst.core.probe import ProgramText
 from kinst.events import Arrived, Batch, End, Event, Lost
@@ -54,6 +56,44 @@ def until_records(events: Iterator[Event]) -> list[Event]:
     found = list(takewhile(lambda one: not isinstance(one, Batch), events))
     assert any(isinstance(one, Arrived) for one in found)
     return found
+
+
+class ShortCommandMachine(FakeMachine):
+    """A machine whose command ends before kinst looks for records again, and whose text is restored
+    only after the client has seen a record, or after some seconds.
+
+    Attributes:
+        before: the text without patches.
+        seen: set by the client.
+        waited_in_vain: whether the text was restored although the client had seen no record.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("amd64")
+        self.before = self.text
+        self.seen = threading.Event()
+        self.waited_in_vain = False
+
+    def wait(self, timeout: float) -> MachineEvent | None:
+        event = super().wait(60.0)
+        time.sleep(0.1)  # the records are taken from the rings meanwhile
+        return event
+
+    def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
+        if self.text != self.before and not self.seen.wait(2.0):
+            self.waited_in_vain = True
+        super().write_text(writes)
+
+
+def test_records_of_a_short_command_are_shown_before_the_text_is_restored() -> None:
+    machine = ShortCommandMachine()
+    with tracing(machine, f"{PROBE} {{ trace(1); }}", command=True) as running:
+        for event in running.events():
+            if isinstance(event, Arrived):
+                machine.seen.set()
+    assert machine.seen.is_set()
+    assert not machine.waited_in_vain
+    assert machine.text == machine.before
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+import subprocess
+from pathlib import Path
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinst.core.columns import stable_order
+from kinst.image.elf import open_elf
 from kinst.image.string_index import StringIndex
 
 TEXTS = st.text(alphabet="ab_é", max_size=20)
@@ -34,6 +38,44 @@ def test_as_looking_at_each(
     for wanted in [*texts, *others, "", "a", "aaaaaaaab", "ab" * 8]:
         expected = [k for k, one in enumerate(held) if one == wanted.encode()]
         assert index.find(wanted) == expected
+
+
+@given(
+    st.lists(st.one_of(st.integers(0, 3), st.integers(0, (1 << 64) - 1)), max_size=40),
+    st.sampled_from([0, 1 << 40, (1 << 64) - 4]),
+)
+def test_order_of_equal_numbers_stays(numbers: list[int], base: int) -> None:
+    """Numbers that are near to one another share a word with their indexes, others do not."""
+    near = [base + (n & 3) for n in numbers]
+    for some in (numbers, near):
+        order = stable_order(np.array(some, np.uint64)).tolist()
+        assert order == sorted(range(len(some)), key=lambda i: some[i])
+
+
+def test_symbols_by_the_beginnings_of_their_names(tmp_path: Path) -> None:
+    """Beginnings of less and of more than a word, and names that end with the string table."""
+    names = [
+        "a",
+        "ab",
+        "abcdefg",
+        "abcdefgh",
+        "abcdefghi",
+        "abcdefghij",
+        "b",
+        "xabcdefghi",
+        "",
+        "z",
+    ]
+    source = "\n".join(f"{name} = {k}" for k, name in enumerate(names) if name)
+    (tmp_path / "a.s").write_text(source + "\n")
+    subprocess.run(["as", "-o", tmp_path / "a.o", tmp_path / "a.s"], check=True)
+    symbols = open_elf(tmp_path / "a.o").symbols
+    every = np.arange(len(symbols))
+    named = symbols.names_of(every)
+    assert set(named) == set(names)
+    for prefixes in (("a",), ("abcdefgh",), ("abcdefghi",), ("abcdefghijk",), ("b", "abcdefghij")):
+        expected = [name.startswith(prefixes) for name in named]
+        assert symbols.begin_with(every, prefixes).tolist() == expected
 
 
 def test_no_strings() -> None:

@@ -328,6 +328,7 @@ def gather(
     variables = builtins(kernel, btf)
     ticks = None if booting else clock(kernel, btf, names, bases[0])
     ticks = ticks and ticks.ahead(ahead)
+    state = user_state(kernel, btf, names)
     return Facts(
         os="Linux",
         release=release(kernel),
@@ -354,10 +355,10 @@ def gather(
         thread_registers=names.thread_registers,
         user=user_memory(kernel, btf, variables["curthread"]),
         paths=paths(btf),
-        user_state=user_state(kernel, btf, names),
+        user_state=state,
         interrupt_masks=(_SOFT_INTERRUPT, _HARD_INTERRUPT) if "interrupt" in variables else (),
         pin=variables.get("interrupt"),
         preemption=preemption(kernel),
-        command_span=command_span(kernel, btf, names),
+        command_span=command_span(kernel, btf, names, state),
         saved_registers=tuple((name, names.saved.offset(btf, name)) for name in names.saved.places),
     )

@@ -16,6 +16,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
@@ -53,7 +54,7 @@ def calls_of_kernel(
     numbers = call_numbers(kernel, arch.dispatch)
     if numbers:
         native = [call for call in native if call.function.address in numbers]
-    calls = _with_results(native, kernel, table, btf, arch.dispatch, isa)
+    calls = _with_results(native, numbers, kernel, table, btf, arch.dispatch, isa)
     entered = {call.function.address for call in native}
     compat: dict[str, SystemCall] = {}
     for layout in arch.compat_calls:
@@ -62,7 +63,7 @@ def calls_of_kernel(
                 compat.setdefault(call.name, replace(call, module=COMPAT))
     numbers = call_numbers(kernel, arch.compat_dispatch)
     others = [call for call in compat.values() if not numbers or call.function.address in numbers]
-    calls += _with_results(others, kernel, table, btf, arch.compat_dispatch, isa)
+    calls += _with_results(others, numbers, kernel, table, btf, arch.compat_dispatch, isa)
     return sorted(calls, key=lambda call: (call.name, call.module))
 
 
@@ -105,19 +106,25 @@ def call_numbers(kernel: LinuxMemory, dispatch: Dispatch | None) -> Mapping[int,
     """Return the numbers of the system calls that enter each function, by the function's running
     address; an empty mapping if the kernel has no table of them.
     """
-    if dispatch is None or not kernel.has(dispatch.table):
-        return {}
-    symbols = kernel.elf.symbols
-    size = int(symbols.size[symbols.indexes(dispatch.table)[0]])
-    table = np.frombuffer(kernel.read(kernel.symbol(dispatch.table), size), "<u8")
     found: dict[int, tuple[int, ...]] = {}
-    for number, address in enumerate(table.tolist()):
+    for number, address in enumerate(call_table(kernel, dispatch).tolist()):
         found[address] = (*found.get(address, ()), number)
     return found
 
 
+def call_table(kernel: LinuxMemory, dispatch: Dispatch | None) -> npt.NDArray[np.uint64]:
+    """Return the running address of each system call's function, by the call's number; an empty
+    array if the kernel has no table of them."""
+    if dispatch is None or not kernel.has(dispatch.table):
+        return np.zeros(0, np.uint64)
+    symbols = kernel.elf.symbols
+    size = int(symbols.size[symbols.indexes(dispatch.table)[0]])
+    return np.frombuffer(kernel.read(kernel.symbol(dispatch.table), size), "<u8")
+
+
 def _with_results(
     calls: Sequence[SystemCall],
+    numbers: Mapping[int, tuple[int, ...]],
     kernel: LinuxMemory,
     table: FunctionTable,
     btf: Btf,
@@ -125,8 +132,11 @@ def _with_results(
     isa: Isa,
 ) -> list[SystemCall]:
     """Return the system calls with their results: the instructions at which the kernel has the
-    result, and how to find it there. Without `dispatch`, return the calls unchanged."""
-    numbers = call_numbers(kernel, dispatch)
+    result, and how to find it there. Without `dispatch`, return the calls unchanged.
+
+    Args:
+        numbers: the numbers of the system calls that enter each function (call_numbers()).
+    """
     if dispatch is None or not numbers:
         return list(calls)
     state, mask, wanted = dispatch.state or ("", 0, 0)

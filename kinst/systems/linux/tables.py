@@ -181,7 +181,7 @@ class KernelTables:
                 addresses < np.uint64(section.end)
             )
             if section.flags & 2 and section.address and np.any(inside):
-                data = np.frombuffer(self._elf.data(section), dtype=np.uint8)
+                data = np.frombuffer(self._elf.view(section), dtype=np.uint8)
                 if len(data):
                     offsets = (addresses[inside] - np.uint64(section.address)).astype(np.int64)
                     first[inside] = data[offsets]
