@@ -4,7 +4,7 @@ The traced command (-c) runs several times. The first run finds the functions th
 the second one traces the call. If the call reaches more functions, further runs trace it again with
 these. Without -c, kinst waits for a call each time instead.
 
-Tested by tests/vm/views/test_call_flow.py.
+Tested by tests/cli/test_call_flow.py and tests/vm/views/test_call_flow.py.
 """
 
 from __future__ import annotations
@@ -170,7 +170,10 @@ def traced_call(
     Raises:
         KinstError: the function was not called, or cannot be traced.
     """
-    running = "running the command" if request.command else "waiting for a call"
+    running = "running the command" if request.command else f"waiting for a call of {pattern}"
+    if not request.command and not request.shell and request.kind.abilities.boots:
+        say(f"kinst: the guest is idle, and may never call {pattern}: -c CMD gives it work")
+        running += " in an idle guest (-c CMD gives it work)"
     following = {"code and plan": "planting", "plant": running}  # step that a stage's end begins
     report = user_report(request)
     report.left_out = _nothing

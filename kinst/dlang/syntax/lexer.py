@@ -142,9 +142,11 @@ _CHARACTER = re.compile(r"'((?:[^'\\\n]|\\[^\n])*)'")
 
 _DESCRIPTION = re.compile(r"[-$:a-zA-Z_.?*\\\[\]!@][-$:0-9a-zA-Z_.`?*\\\[\]!@]*")
 
-# Probe descriptions in the form of other tools: FUNCTION+OFFSET, or FUNCTION+OFFSET/SIZE as in a
-# kernel's stack traces; and FILE:FUNCTION:LINE.
-_PLUS_OFFSET = re.compile(r"(?<=[0-9a-zA-Z_])\+(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:/0[xX][0-9a-fA-F]+)?")
+# Probe descriptions in the form of other tools: FUNCTION+OFFSET (or FUNCTION:+OFFSET), or
+# FUNCTION+OFFSET/SIZE as in a kernel's stack traces; and FILE:FUNCTION:LINE.
+_PLUS_OFFSET = re.compile(
+    r"(?<=[0-9a-zA-Z_:])\+(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:/0[xX][0-9a-fA-F]+)?"
+)
 _IN_FILE = re.compile(r"(?:kinst)?:*[-0-9a-zA-Z_./]+\.[chS]:[0-9a-zA-Z_.@]+:[0-9]+")
 _IN_NO_LINE = re.compile(r"(?:kinst)?:*[-0-9a-zA-Z_.]*/[-0-9a-zA-Z_./]+\.[chS]:[0-9a-zA-Z_.@]*:?")
 

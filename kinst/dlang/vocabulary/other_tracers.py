@@ -133,6 +133,8 @@ _PROBES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?:profile|p):(s|ms|us):(\d+)", r"in D: profile-\2\1"),
     (r"(?:uprobe|uretprobe|usdt|u|ur|U|process|python|java|php|ruby|plockstat):.*",
      _USERLAND),
+    # Functions of programs, which no kernel has.
+    (r"(?:main|malloc|calloc|realloc|pthread_\w+)(?::entry|:return)?", _USERLAND),
     (r"(?:software|hardware|watchpoint|asyncwatchpoint|iter|perf|bench):.*",
      "kinst has no such probes; profile-97 samples, fbt and kinst name code"),
     (r"syscall:(?:freebsd|linux)\w*:([\w*?\[\]-]*):(entry|return)", r"in D: syscall::\1:\2"),
@@ -143,7 +145,9 @@ _PROBES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
      "kinst has no such provider; fbt::FUNCTION:entry names the kernel's functions"),
 )  # fmt: skip
 # The forms in which kernels and other tools print an instruction.
-_PLUS_OFFSET = re.compile(r"(?P<before>(?:[^:]*:)*)(?P<function>[^:+]+)\+(?P<offset>\w+)(?:/\w+)?")
+_PLUS_OFFSET = re.compile(
+    r"(?P<before>(?:[^:]*:)*)(?P<function>[^:+]+):?\+(?P<offset>\w+)(?:/\w+)?"
+)
 _IN_FILE = re.compile(
     r"(?:kinst)?:*(?P<file>[-\w./]+\.[chS]):(?P<function>[\w.@]+):(?P<line>[0-9]+)"
 )
@@ -195,8 +199,8 @@ def macro_hint(name: str) -> str:
 
 def plain_description(text: str) -> str:
     """Rewrite a probe description of the form FUNCTION+OFFSET or FILE:FUNCTION:LINE as D writes it;
-    return any other description unchanged. FUNCTION+0xOFFSET/0xSIZE, the form of a kernel's stack
-    traces, is rewritten as well.
+    return any other description unchanged. FUNCTION:+OFFSET, and FUNCTION+0xOFFSET/0xSIZE, the form
+    of a kernel's stack traces, are rewritten as well.
 
     Args:
         text: the description, with macros already expanded.

@@ -49,7 +49,7 @@ from kinst.systems.linux.page_allocator import allocator
 from kinst.systems.linux.refusals import KernelRules
 from kinst.systems.linux.special_names import COUNTERPARTS, NEVER_RETURN
 from kinst.systems.linux.static_keys import StaticKeys
-from kinst.systems.linux.system_calls import calls_of_kernel, result_sites
+from kinst.systems.linux.system_calls import call_named, calls_of_kernel, result_sites
 from kinst.systems.linux.tables import KernelTables
 from kinst.systems.linux.tracepoints import LinuxTracepoints
 from kinst.systems.linux.waiting import waits_in
@@ -305,7 +305,7 @@ class Linux:
         return frozenset(self._tables.fatal_bugs.tolist())
 
     def counterpart(self, name: str) -> str:
-        return COUNTERPARTS.get(name, "")
+        return COUNTERPARTS.get(name) or call_named(name, self.table, self._arch.system_calls)
 
     def dead_ends(self) -> Sequence[str]:
         return NEVER_RETURN

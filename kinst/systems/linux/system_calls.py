@@ -102,6 +102,18 @@ def _arguments(btf: Btf, layout: CallNames, slots: Sequence[int]) -> tuple[Argum
     return tuple(pointed_at(slots[0], offset) for offset in offsets)
 
 
+def call_named(name: str, table: FunctionTable, layouts: Iterable[CallNames]) -> str:
+    """Return a hint how to trace the system call of this name; "" if the kernel has no such system
+    call.
+
+    Args:
+        layouts: naming conventions of the functions of system calls.
+    """
+    if not any(table.lookup(layout.prefix + name) for layout in layouts):
+        return ""
+    return f"syscall::{name}:entry and syscall::{name}:return trace the system call"
+
+
 def call_numbers(kernel: LinuxMemory, dispatch: Dispatch | None) -> Mapping[int, tuple[int, ...]]:
     """Return the numbers of the system calls that enter each function, by the function's running
     address; an empty mapping if the kernel has no table of them.

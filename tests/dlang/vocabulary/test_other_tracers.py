@@ -32,6 +32,8 @@ def refusal(text: str) -> DError:
     [
         ("kinst::vfs_read+19", ("kinst", "", "vfs_read", "19")),
         ("vfs_read+19", ("kinst", "", "vfs_read", "19")),
+        ("kinst::vfs_read:+4", ("kinst", "", "vfs_read", "4")),
+        ("kinst:ext4:ext4_sync_file:+0x1c", ("kinst", "ext4", "ext4_sync_file", "0x1c")),
         ("vfs_read+0x13/0x350", ("kinst", "", "vfs_read", "0x13")),
         ("kinst:ext4:ext4_sync_file+4", ("kinst", "ext4", "ext4_sync_file", "4")),
         ("ext4:ext4_sync_file+4", ("kinst", "ext4", "ext4_sync_file", "4")),
@@ -60,6 +62,11 @@ def test_members_of_freebsds_threads() -> None:
         )
         compile_text(text, "test")
     assert caught.value.hint == "Linux: execname, or curthread->comm"
+
+
+@pytest.mark.parametrize("written", ["main:entry", "malloc:return", "pthread_create:entry"])
+def test_functions_of_programs(written: str) -> None:
+    assert "pid$target:a.out:FUNCTION:entry" in refusal(written).hint
 
 
 def test_a_predicate_follows_an_offset() -> None:

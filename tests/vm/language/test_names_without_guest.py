@@ -44,6 +44,7 @@ WRONG = [
     "fbt::tcp_sendmesg:entry",
     "kinst::vm_fault:0",  # FreeBSD's
     "kinst::zzzzzz:0",
+    "fbt::read:entry",  # the system call
 ]
 
 
@@ -66,3 +67,5 @@ def test_a_wrong_function_is_told_as_a_guest_tells_it(
     assert main(line) == 1
     assert capsys.readouterr().err == told
     assert "no function named" in told
+    call = "syscall::read:entry and syscall::read:return trace the system call"
+    assert (call in told) == (description == "fbt::read:entry")
