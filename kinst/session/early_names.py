@@ -86,9 +86,12 @@ def _lacks(files: KernelFiles, name: str) -> bool:
     strings = file.section(".strtab")
     if strings is None:
         return False
-    # A name may be the end of another one.
-    end = strings.offset + strings.size
-    if file.mapped.find(name.encode() + b"\0", strings.offset, end) >= 0:
+    end, wanted = strings.offset + strings.size, name.encode() + b"\0"
+    if file.mapped.find(b"\0" + wanted, strings.offset, end) >= 0:
+        return False
+    # The linker stores a name once that is also the end of another one.
+    at_end = file.mapped.find(wanted, strings.offset, end) >= 0
+    if at_end and files.image.elf.symbols.indexes(name):
         return False
     index = files.image.made_index
     return index is not None and not index.functions(name) and not index.copies(name)
