@@ -95,7 +95,13 @@ def _show_translation(translation: ProgramInD, words: Sequence[str]) -> None:
         else:
             shown[index] = shown[index].removesuffix(text) + translated
     if shown != list(words):
-        say(import_module("shlex").join(["kinst", *shown]))
+        say(_typed(shown))
+
+
+def _typed(words: Sequence[str]) -> str:
+    """Return a command line of kinst as one types it in a shell."""
+    line: str = import_module("shlex").join(["kinst", *words])
+    return line
 
 
 def _all(name: str) -> Any:
@@ -191,8 +197,7 @@ def _meant(word: str, words: Sequence[str]) -> str:
     if not Path(word).is_file() and (":" in word or "{" in word):
         at = words.index(word)
         before = words[: at - 1] if words[at - 1 : at] == ["-e"] else words[:at]
-        line = ["kinst", *before, "-n", api.translate(word), *words[at + 1 :]]
-        return f"type: {import_module('shlex').join(line)}"
+        return f"type: {_typed([*before, '-n', api.translate(word), *words[at + 1 :]])}"
     if word in _OTHER_COMMANDS:
         return _OTHER_COMMANDS[word]
     near = import_module("difflib").get_close_matches(word, commands(), 1, ALIKE)
