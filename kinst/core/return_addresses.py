@@ -72,8 +72,8 @@ def around(ended: Sequence[EndedCode]) -> list[tuple[int, int]]:
 
 
 def with_ways_back(live: U64, ended: Sequence[EndedCode]) -> U64:
-    """Return the addresses `live`, together with further addresses: if one of them points into
-    ended code, the addresses to which this code leads back. Sorted, each once."""
+    """Return the addresses `live`, and for each of them that points into ended code also the
+    addresses to which this code leads back. The result is sorted, and has each address once."""
     back = [trace_code.ways_back for trace_code in ended if is_entered(trace_code, live)]
     return distinct(np.concatenate([live, *back]))
 

@@ -250,8 +250,9 @@ def _exits(
 def _is_clear(
     node: int, edges_out: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> bool:
-    """Return whether a node's last instruction can be the exit for some of the node's edges: it can
-    be planted, and a D expression tells there whether control will take one of these edges.
+    """Return whether a probe at a node's last instruction can see control leave the inlined copy by
+    some of the node's edges: the instruction can be planted, and a D expression tells there whether
+    control will take one of these edges.
 
     Args:
         edges_out: indexes of the edges among the node's outgoing edges.

@@ -1,4 +1,4 @@
-"""Names of this host's databases (hosts, services, DNS) for addresses and ports.
+"""Names of network addresses and ports, as this host's databases have them (hosts, services, DNS).
 
 Tested by tests/wire/test_internet_names.py.
 """

@@ -252,7 +252,9 @@ class RegisterFile:
         select = self._rsp.select_request(thread)
         *_, value = self._rsp.pipeline([*select, b"p%x" % number])
         if len(value) != 2 * like.size:
-            raise TargetError(f"the GDB stub has no register {distance} numbers after {name}")
+            raise TargetError(
+                f"the GDB stub has no register whose number is {name}'s plus {distance}"
+            )
         self._rsp.ask_ok([b"P%x=%b" % (number, value)], "write a register")
 
     def read(self, thread: str) -> Registers:

@@ -22,8 +22,10 @@ RAISE_HOOK = "raise_hook"  # name of write_raise_hook()'s function
 
 
 def panic(firing: Firing, action: typed.PanicAction) -> None:
-    """Emit a call of the kernel's function that ends the kernel.  Raises KinstError if kinst knows
-    no such function, and in code for the host.
+    """Emit a call of the kernel's function that ends the kernel.
+
+    Raises KinstError if kinst knows no such function, or if the clause runs in kinst's own process
+    (BEGIN, END, timers, probes that stop the machine).
     """
     machine = firing.unit.machine
     if machine.host or not machine.panic:

@@ -157,11 +157,11 @@ class TracedProcess(Target):
     def _bases(self, block: int) -> tuple[int, ...]:
         """Return the gs bases for the program's threads, ascending.
 
-        A thread may still be in the trampolines of an earlier trace, and adds to counters of that
-        trace: their distance from the thread's present gs base is as it was in that trace. Memory
-        must be mapped there. So if scratch of earlier traces is still mapped, the result is among
-        the gs bases of each of these traces. The traces share the 2 GB of addresses above each gs
-        base, so that a later trace gets fewer bases.
+        A thread may still be in the trampolines of an earlier trace. These add to a counter at a
+        fixed distance from the thread's gs base, so memory must be mapped there. While scratch of
+        earlier traces is still mapped, the result therefore has only bases that each of those
+        traces had, too. All these traces put their counters into the 2 GB of addresses above a
+        base, so a later trace may find room for fewer bases.
 
         Args:
             block: distance between the bases: bytes for the counters of a thread.

@@ -19,7 +19,8 @@ from kinst.systems.linux.tables import KernelTables
 
 
 class LinuxFile:
-    """Rules for the code in one Linux file. Implements FileRules (kinst/systems/__init__.py)."""
+    """Where control goes in the code of one Linux file: fix-ups, traps, functions that do not
+    return. Implements FileRules (kinst/systems/__init__.py)."""
 
     def __init__(self, elf: Elf) -> None:
         self.functions = FunctionTable(elf, 0, "", PADDING)
