@@ -6,10 +6,10 @@ A guest program makes one-byte read(2) calls of /dev/zero, or calls of sched_yie
 thread that does so on the same CPU, for which the kernel switches threads twice. Both threads have
 one address space: after a switch to another one, QEMU fills its table of translated addresses anew,
 and what a probe costs drowns in the scatter of that. Each take is a few hundred short rounds, and
-its figure is the time that a tenth of them do not exceed: other processes of the host can only make
-a round longer. The cost of a hit is (ns of a call in a traced take - ns in the untraced takes
-before and after) / hits in a call. All takes of a boot are in one guest, in alternation. The table
-has the median over takes and boots, with the range.
+its figure is the time that a tenth of them do not exceed. All takes of a boot are in one guest, in
+alternation, and the fastest take of each way to probe counts: other processes of the host can only
+make a take slower. The cost of a hit is (ns of a call in the fastest traced take - ns of a call in
+the fastest untraced take) / hits in a call. The table has the median over boots, with the range.
 
 Rounds are not paired with getuid(2), as bench/hit_cost.py does: some of these tools make every
 system call slower.
@@ -158,7 +158,7 @@ def probings(guest: Guest) -> list[Probing]:
 
 @dataclass(slots=True)
 class Figures:
-    """Nanoseconds in all takes of all boots.
+    """Nanoseconds in the fastest takes of each boot.
 
     Attributes:
         untraced: of a call, by READ or SWITCH.
@@ -167,6 +167,21 @@ class Figures:
 
     untraced: dict[str, list[float]]
     hits: dict[str, list[float]]
+
+    def add(self, ways: Sequence[Probing], fastest: dict[str, float]) -> None:
+        """Add a boot.
+
+        Args:
+            ways: the ways to probe.
+            fastest: ns of a call in the fastest take of each call untraced, and of each way to
+                probe that could be measured, by its name.
+        """
+        for call, ns in self.untraced.items():
+            ns.append(fastest[call])
+        for one in ways:
+            if one.name in fastest:
+                cost = (fastest[one.name] - fastest[one.call]) / HITS[one.call]
+                self.hits.setdefault(one.name, []).append(cost)
 
     def of(self, name: str) -> float:
         return statistics.median(self.hits[name])
@@ -182,13 +197,12 @@ def measure(boots: int, takes: int, budget: Budget) -> Figures:
             try:
                 guest.run(f"rounds serve; echo -1 >{UNLIMITED}")
                 every = probings(guest)
+                fastest: dict[str, float] = {}
                 for take in range(takes):
                     budget.say(f"boot {boot + 1} of {boots}, take {take + 1} of {takes}")
-                    before = ("", 0.0)  # call and nanoseconds of the last untraced take
                     for one in every:
-                        if before[0] != one.call:
-                            before = (one.call, _untraced(guest, one.call, figures))
-                        before = (one.call, _take(guest, one, figures, budget, before[1]))
+                        _take(guest, one, fastest, budget)
+                figures.add(every, fastest)
             finally:
                 guest.close()
     return figures
@@ -199,33 +213,23 @@ def quick(text: str) -> float:
     return statistics.quantiles(rounds_of(text), n=10)[0]
 
 
-def _untraced(guest: Guest, call: str, figures: Figures) -> float:
-    """Run an untraced take, and return the nanoseconds of a call."""
-    ns = quick(guest.run(COMMANDS[call]))
-    figures.untraced[call].append(ns)
-    return ns
-
-
-def _take(guest: Guest, one: Probing, figures: Figures, budget: Budget, before: float) -> float:
-    """Run a traced take and the untraced take after it; return the nanoseconds of a call in the
-    latter.
+def _take(guest: Guest, one: Probing, fastest: dict[str, float], budget: Budget) -> None:
+    """Run an untraced and a traced take.
 
     Args:
-        before: nanoseconds of a call in the untraced take before.
+        fastest: ns of a call in the fastest takes so far, as in Figures.add(); is changed.
     """
-    hits, traced = HITS[one.call], None
+    hits, command = HITS[one.call], COMMANDS[one.call]
     try:
-        text, counted = one.take(COMMANDS[one.call])
+        untraced = quick(guest.run(command))
+        fastest[one.call] = min(untraced, fastest.get(one.call, untraced))
+        text, counted = one.take(command)
         if counted < hits * CALLS * ROUNDS:
             raise KinstError(f"{counted} hits were counted, of {hits * CALLS * ROUNDS}")
         traced = quick(text)
+        fastest[one.name] = min(traced, fastest.get(one.name, traced))
     except KinstError as error:
         budget.failed(f"{one.name}: {error}")
-    after = _untraced(guest, one.call, figures)
-    if traced is not None:
-        cost = (traced - (before + after) / 2) / hits
-        figures.hits.setdefault(one.name, []).append(cost)
-    return after
 
 
 def verdicts(figures: Figures) -> list[tuple[str, bool]]:
@@ -247,7 +251,7 @@ def verdicts(figures: Figures) -> list[tuple[str, bool]]:
 
 def show(figures: Figures) -> None:
     table = Table(title="ns per hit")
-    for column in ("", "ns", "takes"):
+    for column in ("", "ns", "boots"):
         table.add_column(column, justify="right" if column else "left")
     for call, each in figures.untraced.items():
         table.add_row(f"untraced, a call ({call})", f"{statistics.median(each):,.0f}", "")

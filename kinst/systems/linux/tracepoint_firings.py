@@ -51,6 +51,18 @@ from kinst.systems.linux.static_keys import KeySite
 KERNEL = "vmlinux"  # the module that is the kernel proper
 _MOST_STEPS = 3000  # instructions of all paths from one site
 _MOST_STEPS_BEFORE = 30_000  # instructions of all paths to one site
+# In the names of code that the linker has moved out of functions and that jumps back, such as
+# e843419@... for an erratum of the Cortex-A53. No name of C has it.
+_LINKER = "@"
+# Functions that the compiler knows never to return (tools/objtool/noreturns.h of Linux 5.10 to 7.3,
+# those that code with tracepoints may call).
+_NEVER_RETURN = frozenset((
+    "__stack_chk_fail", "panic", "nmi_panic_self_stop", "__fortify_panic", "fortify_panic",
+    "__ubsan_handle_builtin_unreachable", "do_exit", "do_group_exit", "make_task_dead",
+    "rewind_stack_and_make_dead", "rewind_stack_do_exit", "kthread_exit",
+    "kthread_complete_and_exit", "complete_and_exit", "__module_put_and_kthread_exit",
+    "__module_put_and_exit", "usercopy_abort", "machine_real_restart", "do_task_dead",
+))  # fmt: skip
 _FURTHEST = 100  # instructions from a load to the call
 
 
@@ -144,6 +156,7 @@ class TracepointFirings:
         self._bugs = bugs
         self._instructions: dict[int, Instruction] = {}  # of the functions so far, by address
         self._flows: dict[int, Flow] = {}
+        self._loads_before_calls = False  # whether a call was found as Linux 5.10 has it
 
     def places(
         self, name: str, pointer: int, count: int, function: int, sites: Mapping[int, KeySite]
@@ -203,6 +216,7 @@ class TracepointFirings:
                 fits = flow.target or origins.destination(one) == first.loaded()
                 if not fits or origins.passed(0) != first.plus(WORD).loaded():
                     break
+                self._loads_before_calls |= flow.target is not None
                 return one.address, tuple(run.argument(n) for n in range(1, count)), second
             if flow.kind == "branch":
                 test = origins.zero_test(one)
@@ -267,10 +281,18 @@ class TracepointFirings:
             if one.address not in self._tracepoints:
                 yield target
             return
-        if flow.falls_through and one.address not in self._bugs:
+        if flow.falls_through and one.address not in self._bugs and not self._is_last(flow):
             yield one.end
         if flow.kind in ("jump", "branch") and flow.target is not None:
             yield flow.target
+
+    def _is_last(self, flow: Flow) -> bool:
+        """Return whether an instruction calls a function that never returns. The next instruction
+        belongs to other code, to which it does not lead."""
+        if flow.kind != "call" or flow.target is None:
+            return False
+        called = self._function_at(flow.target)
+        return called is not None and called.name in _NEVER_RETURN
 
     def _reached(self, site: KeySite, sites: Mapping[int, KeySite]) -> set[int]:
         """Return the addresses of all code that can run after a site while the key is off."""
@@ -376,7 +398,7 @@ class TracepointFirings:
             raise UnknownFiringError(one.address)
         if flow.kind in ("call", "jump") and flow.target == search.function:
             data = run.passed(0)
-            if data == number(0):
+            if data == number(0) or (data is None and not self._loads_before_calls):
                 search.calls = True
             elif data != number(search.pointer).loaded().plus(WORD).loaded():
                 raise UnknownFiringError(one.address)
@@ -418,20 +440,25 @@ class TracepointFirings:
 
     def _leaves(self, one: Instruction, target: int | None) -> bool:
         """Return whether a jump leads to the start of another function. False if one of the two
-        functions is a cold part, or if the target is not known (None)."""
+        functions is a cold part or code of the linker, or if the target is not known (None).
+        """
         there = self._function_at(target or 0)
         here = self._function_at(one.address)
         if there is None or here is None or there == here or COLD in there.name + here.name:
+            return False
+        if _LINKER in there.name:
             return False
         return there.address == target
 
     def _enter(self, search: _Search, target: int) -> None:
         """Extend the search to a called function, if it may contain code that fires the tracepoint:
-        if the compiler has split it from another function, or if it is one of the tracepoint's
-        inline functions."""
+        if the compiler has split it from another function, if it is one of the tracepoint's inline
+        functions, or if its name says that it exists for tracepoints, as __trace_set_need_resched()
+        does, which the kernel calls after it has tested the key."""
         called = self._function_at(target)
         if called is None or called.address != target or target in search.entered:
             return
-        if "." in called.name or called.name.endswith(f"trace_{search.name}"):
+        own = called.name.endswith(f"trace_{search.name}") or called.name.startswith("__trace_")
+        if "." in called.name or own:
             search.entered.add(target)
             self._follow(search, target, set())

@@ -16,8 +16,9 @@ from tests.vm.system_call_events import is_of_c, numbers_in
 
 pytestmark = pytest.mark.vm
 
+# Without arm64's 5.10, which lacks operations (docs/kernels.md).
 KERNELS = of_kernel_versions(ISAS, [("amd64", "5.10"), ("amd64", "6.12"), ("amd64", "7.3"),
-                                    ("arm64", "5.10"), ("arm64", "6.12"), ("arm64", "7.3"),
+                                    ("arm64", "6.12"), ("arm64", "7.3"),
                                     ("riscv64", "7.2")])  # fmt: skip
 
 FOLDER = "/tmp/work"  # a file system of its own

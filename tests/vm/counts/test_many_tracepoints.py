@@ -82,8 +82,15 @@ EVENTS = {
     "maple_tree:ma_op": NOTHING, "tlb:tlb_flush": NOTHING,
     "vmscan:mm_shrink_slab_start": NOTHING, "vmscan:mm_shrink_slab_end": NOTHING,
 }  # fmt: skip
-# From Linux 7.2 on, the tracepoint has the time itself, not a pointer to it.
-SINCE_7_2 = {"timer:hrtimer_expire_entry": ("args[1]", "now")}
+# Other values, by instruction set, version of the kernel ("7" for 7.2 and 7.3), and event.
+OTHERS = {
+    # The tracepoint has the time itself, not a pointer to it.
+    ("", "7"): {"timer:hrtimer_expire_entry": ("args[1]", "now")},
+    # The kernel computes args[3] after the instruction that is probed, by a comparison.
+    ("arm64", "5.10"): {
+        "signal:signal_generate": ("args[0], args[2]->pid, args[4]", "sig pid res")
+    },
+}
 MARK = "oom_score_adj_update"
 ROUNDS = 3
 # The guest itself turns keys on for its first socket and its first cgroup.
@@ -139,17 +146,17 @@ dmesg -r | tail -100
 """
 
 
-def program(events: list[str], kernel: str) -> str:
-    """Return a program that prints each firing of the events.
+def values_of(isa: str, kernel: str) -> dict[str, tuple[str, str]]:
+    """Return EVENTS as they are in a version of the kernel; "" for the usual one."""
+    major = kernel.partition(".")[0]
+    return {**EVENTS, **OTHERS.get(("", major), {}), **OTHERS.get((isa, kernel), {})}
 
-    Args:
-        kernel: version of the guest's kernel; "" for the usual one.
-    """
+
+def program(events: dict[str, tuple[str, str]]) -> str:
+    """Return a program that prints each firing of the events."""
     clauses = []
-    for event in events:
+    for event, (expressions, fields) in events.items():
         subsystem, name = event.split(":")
-        changed = SINCE_7_2 if kernel.startswith("7.") else {}
-        expressions, fields = changed.get(event, EVENTS[event])
         names = fields.split()
         values = "".join(f", {value}" for value in expressions.split(", ")[: len(names)])
         form = "".join(" %d" for _ in names)
@@ -179,8 +186,8 @@ def of_kinst(out: str) -> list[Firing]:
     return [tuple(line.split()) for line in re.findall(r"^\+ (.+)$", out, re.M)]
 
 
-def of_guest(trace: str, events: list[str]) -> list[Firing]:
-    fields = {event.split(":")[1]: EVENTS[event][1].split() for event in events}
+def of_guest(trace: str, events: dict[str, tuple[str, str]]) -> list[Firing]:
+    fields = {event.split(":")[1]: names.split() for event, (_, names) in events.items()}
     found: list[Firing] = []
     for thread, name, text in re.findall(r"^ *.+?-(\d+) +\[\d+\].*?: (\w+):(.*)$", trace, re.M):
         if name in fields:
@@ -212,13 +219,15 @@ def test_firings_between_marks_are_the_guests_own(
     if kernel:
         prepare(isa, lambda what, part: None, kernel)
     chosen = (f"--vm={isa}", *(("--kernel", kernel) if kernel else ()))
-    events = whole(kinst(*chosen, "-l", "-v", "-n", "sdt:::").good().out)
+    there = whole(kinst(*chosen, "-l", "-v", "-n", "sdt:::").good().out)
+    every = values_of(isa, kernel)
+    events = {event: every[event] for event in there}
     scripts = [
-        guest_script(tmp_path, "rounds", script(events)), guest_script(tmp_path, "work", WORK),
+        guest_script(tmp_path, "rounds", script(there)), guest_script(tmp_path, "work", WORK),
     ]  # fmt: skip
     done = kinst(
         *chosen, "--cpus", "1", "-v", "-x", "quiet", "-x", "bufsize=16m",
-        "-n", program(events, kernel), "-c", "rounds", copy=scripts,
+        "-n", program(events), "-c", "rounds", copy=scripts,
     ).good()  # fmt: skip
     assert not re.search(r"overrun: [1-9]", done.guest) and "drop" not in done.err, done.err
     assert UNDONE.search(done.err) and not warnings(done.guest), done.guest[-3000:]

@@ -4,7 +4,7 @@ tracepoints."""
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,6 +31,7 @@ LOG = (
     'for f in log.*; do echo "thread ${{f#log.}}"; cat $f; done\''
 )
 LOW = (1 << 32) - 1
+O_CREAT = 0o100
 _LINE = re.compile(r"(\w+)\((.*?)\) += (-?\w+|\?)(?: (\w+))?")
 # As in the kernel's include/linux/errno.h: no program sees these.
 RESTART = {"ERESTARTSYS": 512, "ERESTARTNOINTR": 513, "ERESTART_RESTARTBLOCK": 516}
@@ -186,20 +187,32 @@ def events(trace: str) -> dict[int, list[Event]]:
             values = [int(result, 16)] if result else numbers_in(words or "", of_c=of_c)
             numbers = tuple(value & LOW for value in values)
             event = "<" if result else ">", NAMES.get(name, name), numbers
-            threads.setdefault(int(thread), []).append(event)
+            threads.setdefault(int(thread), []).append(without_mode(event))
     return threads
+
+
+def without_mode(event: Event) -> Event:
+    """Return an event without the mode that an open has for a new file only: since Linux 7, the
+    kernel's events do not have it otherwise."""
+    way, name, numbers = event
+    flags = {"open": 1, "openat": 2}.get(name)
+    if way == "<" or flags is None or numbers[flags] & O_CREAT:
+        return event
+    return way, name, numbers[: flags + 1]
 
 
 def of_kinst(out: str, thread: int, theirs: list[Event]) -> list[Event]:
     """Return kinst's records of a thread, with as many arguments as the kernel's events have."""
-    counts = {name: len(numbers) for way, name, numbers in theirs if way == ">"}
-    return [
-        (
-            way, name,
-            tuple(int(n, 16) & LOW for n in words)[: counts.get(name) if way == ">" else 1],
-        )
-        for way, name, words in kinst_log(out)[thread]
-    ]  # fmt: skip
+    counts: Counter[str] = Counter()
+    for way, name, numbers in theirs:
+        if way == ">":
+            counts[name] = max(counts[name], len(numbers))
+    events: list[Event] = []
+    for way, name, words in kinst_log(out)[thread]:
+        count = counts.get(name) if way == ">" else 1
+        values = tuple(int(n, 16) & LOW for n in words)[:count]
+        events.append(without_mode((way, name, values)))
+    return events
 
 
 OTHERS = [("amd64", "5.10"), ("amd64", "6.12"), ("amd64", "7.3"), ("arm64", "5.10"),
