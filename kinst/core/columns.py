@@ -3,8 +3,8 @@
 An object for each of 300,000 instructions would take seconds to make and hundreds of megabytes to
 keep; columns take neither.
 
-Tested by tests/isa/test_marks.py, tests/patch/test_patches.py and
-tests/image/test_string_index.py."""
+Tested by tests/isa/test_marks.py, tests/patch/test_patches.py, tests/image/test_string_index.py.
+"""
 
 from __future__ import annotations
 
