@@ -166,6 +166,8 @@ def test_what_a_try_may_have_leaked() -> None:
         ((3, -1, 2, -2), (-1, 1, -2, 1), 0),  # noise
         ((1, 1, 1, 1), (1, 1, 1, 1), 0),  # what the command leaves each time
         ((2, 2, 2, 2), (1, 1, 1, 1), 2),  # that, and a leak
+        ((11, 11, 12, 11), (-10, -10, -11, -10), 0),  # nearly all freed a little later
+        ((3, 3, 3, 3), (-1, -1, -1, -1), 2),  # a leak of two, and one freed a little later
     ],
 )
 def test_leaks_add_up(grown: tuple[int, ...], later: tuple[int, ...], lost: int) -> None:
