@@ -176,8 +176,8 @@ class _FunctionRows:
             addresses: addresses, ascending.
 
         Returns:
-            For each address that is found, its index in `addresses` and, in the same order, the
-            position of the byte there.
+            Two arrays with one element for each address that is found: its index in `addresses`,
+            and the position of the byte at this address.
         """
         start = self.start
         size = np.diff(self.base)
@@ -221,8 +221,8 @@ class _Entered:
 
     @property
     def leaders(self) -> Bools:
-        """For each instruction, whether control may enter it in the kernel's text other than from
-        the instruction before."""
+        """For each instruction, whether it is a leader: whether control may come to its place in
+        the kernel's text other than from the instruction before."""
         return (self.undisplaced | self.elsewhere | self.returned_to)[self.code.position]
 
 

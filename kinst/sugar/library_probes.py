@@ -224,9 +224,11 @@ class LibraryProbes:
     def _versions(
         self, description: tree.DescriptionNode, declared: _Declared
     ) -> list[tree.ProbeDeclarationNode]:
-        """Return the declarations of a probe that fit the traced kernel. If two of them have the
-        same description, it is left out of the later one. Raises DError with the reason if no
-        declaration fits.
+        """Return the declarations of a probe that fit the traced kernel. A declaration has one or
+        more probe descriptions; one that an earlier declaration has, too, is left out of the later
+        declaration.
+
+        Raises DError with the reason if no declaration fits.
         """
         reason, taken = "", set[str]()
         versions: list[tree.ProbeDeclarationNode] = []

@@ -107,9 +107,10 @@ def _counts(to: int, bodies: Sequence[CountBody], sepc: int | None, free: int = 
     """Return code at the address `to` that only counts, without guards.
 
     Args:
-        sepc: what quiet_sepc() returned, if the site takes the short way back (relocate.py). The
-            code then turns interrupts off and runs the code of return_to(). Otherwise None, and the
-            code leaves sepc alone.
+        sepc: the address to return to by sret, if the site takes the short way back
+            (relocate.quiet_sepc()). The code then turns interrupts off, and sets sepc to this
+            address (relocate.return_to()). None if the site takes another way: the code then does
+            not touch sepc.
         free: mask of the registers that are dead at the site.
     """
     increment = choose(free)

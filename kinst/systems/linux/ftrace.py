@@ -99,8 +99,8 @@ class Ftrace:
         return max(self._call_sites, key=fitting)
 
     def _at(self, site: int, size: int) -> bytes:
-        """Return the live bytes of a call site, or b"" if they are not mapped. While the layout is
-        not known, the address may be wrong, and may lie outside of a module.
+        """Return the live bytes of a call site, or b"" if they are not mapped. While `layout` is
+        not known, a call site's address may be wrong, and may lie outside of the module's memory.
 
         Args:
             site: running address of the call site.

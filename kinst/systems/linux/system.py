@@ -381,8 +381,8 @@ def _running_banners(memory: KernelMemory, text_base: int) -> Iterator[tuple[int
     log.
 
     Args:
-        text_base: running address at which the kernel's executable mappings begin. Until a kernel
-            has protected its text, late in boot, this may be inside of its image.
+        text_base: running address at which the kernel's executable mappings begin. This is the
+            start of its image only once the kernel has protected its text, late in boot.
     """
     tail = b""
     for low in range(text_base - SEARCH, text_base + SEARCH, CHUNK):
