@@ -76,8 +76,8 @@ class Kernel(Protocol):
         ...
 
     def columns(self, functions: Sequence[Function]) -> Scanned:
-        """Return the live instructions of many functions, with the marks of Isa.scan(). Each
-        function is one piece."""
+        """Return the live instructions of many functions, with the marks of Isa.scan(). Each piece
+        of the result (Scanned.bounds) is one function."""
         ...
 
     def exits(self, functions: Sequence[Function]) -> Sequence[Exits]:

@@ -465,8 +465,8 @@ class Planting(Protocol):
 
     Attributes:
         cannot_plant: why planting is refused, in words for the user.
-        no_counters: why map_alias() has mapped counters nowhere, in words for the user. Empty if
-            clauses of this machine can count without such counters.
+        no_counters: if clauses can count only in memory that map_alias() maps, and it has found no
+            room for this memory: why, in words for the user. Otherwise empty.
     """
 
     cannot_plant: ClassVar[Reason] = ("code cannot be written into this machine's kernel", "")

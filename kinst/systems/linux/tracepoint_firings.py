@@ -106,7 +106,8 @@ class _Search:
         loads: the loads of the list that were found so far, as in FiringPlaces.
         calls: whether a call of __traceiter_NAME() was found.
         second: addresses of loads of the list that a firing executes after another such load.
-        known: addresses of the calls in the loops of the loads in `loads`.
+        known: addresses of the calls of listed functions, in the loops that follow the instructions
+            of `loads`.
         entered: addresses of the called functions that the search has entered.
     """
 
