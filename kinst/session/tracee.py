@@ -265,7 +265,9 @@ class PlantedMachine:
             try:
                 machine, plan = self._plan_again()
             except KinstError as error:
-                report.say(f"kinst: the kernel is up, but each hit still stops the machine: {error}")
+                report.say(
+                    f"kinst: the kernel is up, but each hit still stops the machine: {error}"
+                )
             else:
                 self._planted.unplant()
                 self._take(plan, machine)
