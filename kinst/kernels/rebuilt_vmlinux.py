@@ -214,7 +214,9 @@ def _place_in(elf: Elf, section: ElfSection, rows: Rows) -> None:
     code = bool(section.flags & SHF_EXECINSTR)
     rows["section"][inside] = section.index
     rows["info"][inside] = STT_FUNC if code else STT_OBJECT
-    addresses, group = np.unique(rows["value"][inside], return_inverse=True)
+    addresses, _, group = np.unique(
+        rows["value"][inside], return_index=True, return_inverse=True
+    )  # with the index, unique() sorts stably (tests/image/test_string_index.py says why)
     sizes = np.append(addresses[1:], end) - addresses
     if code:
         data = elf.data(section)

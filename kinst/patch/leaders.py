@@ -736,7 +736,7 @@ def _spans(code: _FunctionRows, rows: I64) -> list[tuple[int, int]]:
 def _merged(some: ChosenRuns, others: ChosenRuns) -> ChosenRuns:
     """Merge two sequences of runs of different functions, in address order."""
     first = np.concatenate([some.first, others.first])
-    order = np.argsort(first)
+    order = np.argsort(first, kind="stable")
     return ChosenRuns(
         first[order], np.concatenate([some.end, others.end])[order],
         np.concatenate([some.size, others.size])[order],

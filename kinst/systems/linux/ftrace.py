@@ -187,7 +187,7 @@ class Ftrace:
     def flags_now(self) -> U64:
         """Read the flags words of all records now, and return them in the order of `sites`."""
         where = self._index[1]
-        order = np.argsort(where)
+        order = np.argsort(where, kind="stable")
         there = where[order]
         far = np.flatnonzero(np.diff(there) > _NEAR) + 1
         blocks = []

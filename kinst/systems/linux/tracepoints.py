@@ -153,7 +153,7 @@ class LinuxTracepoints:
             offset: offset of the word in a structure.
         """
         words = np.zeros(len(structures), np.uint64)
-        order = np.argsort(structures)
+        order = np.argsort(structures, kind="stable")
         there = structures[order]
         far = np.flatnonzero(np.diff(there) > _TOGETHER) + 1
         for some in np.split(order, far) if len(order) else ():
