@@ -25,7 +25,7 @@ from kinst.cli.progress import Progress
 from kinst.cli.reporting import user_report
 from kinst.errors import KinstError
 from kinst.trials.delays import Delays
-from kinst.trials.injection import Injection, failures_of, find_targets, in_order
+from kinst.trials.injection import FailableCall, Injection, failures_of, find_targets, in_order
 from kinst.trials.outcomes import FAULTS, Try
 from kinst.trials.results_file import ResultsFile
 from kinst.trials.summary import Summary, summary_json, summary_text
@@ -102,15 +102,13 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
         base = run.baseline()
         report.left_out = _quiet  # every trace would repeat it
         calls = sweep.calls(base.run)
-        stacks = len({one.stack for one in calls})
-        say(f"kinst: {len(calls)} calls from {stacks} stacks can fail")
+        say(f"kinst: {_counted(calls)} can fail")
         kept = sweep.kept(base.run)
         left_out = ""
         if kept:
-            stacks = len({one.stack for one in kept})
             left_out = (
-                f"{len(kept)} calls from {stacks} stacks are left out: their flags say that they"
-                f" must not fail ({sweep.flag})"
+                f"{_counted(kept)} are left out: their flags say that they must not fail"
+                f" ({sweep.flag})"
             )
             say(f"kinst: {left_out}")
         if not calls:
@@ -253,6 +251,11 @@ class _SweepRun:
             part = self._over / self._all if self._all else 1.0
             told = f"try {one.number}: {one.outcome}" if one.is_fault else "tries"
             self._progress(f"{told} ({self._over} of {self._all})", part)
+
+
+def _counted(calls: Sequence[FailableCall]) -> str:
+    """Return how many calls there are, and from how many stacks, as text."""
+    return f"{len(calls)} calls from {len({one.stack for one in calls})} stacks"
 
 
 def _quiet(*_: object) -> None:

@@ -57,18 +57,19 @@ class ProgramElf(Elf):
     @cached_property
     def imported(self) -> frozenset[str]:
         """Names of the functions and variables that other files of the program have."""
-        section = next((s for s in self.sections if s.kind == _SHT_DYNSYM), None)
+        section = self._first(_SHT_DYNSYM)
         if section is None:
             return frozenset()
         table = self._table(section)
-        starts = table.name[table.section == 0].tolist()
-        ends = (table.strings.index(b"\0", start) for start in starts)
-        names = (table.strings[a:b] for a, b in zip(starts, ends, strict=True))
-        return frozenset(name.decode(errors="replace") for name in names if name)
+        return frozenset(filter(None, table.names_of(np.flatnonzero(table.section == 0))))
+
+    def _first(self, kind: int) -> ElfSection | None:
+        """Return the first section of a kind (SHT_*); None if the file has no such section."""
+        return next((s for s in self.sections if s.kind == kind), None)
 
     def _dynamic(self, tag: int) -> Sequence[str]:
         """Return the strings that the entries of the dynamic section with this tag name."""
-        section = next((s for s in self.sections if s.kind == _SHT_DYNAMIC), None)
+        section = self._first(_SHT_DYNAMIC)
         if section is None:
             return ()
         strings = self.data(self.sections[section.link])
@@ -88,7 +89,7 @@ class ProgramElf(Elf):
         address in hexadecimal. There are two exceptions. A function at the start of a section other
         than .text is named after the section ("plt"). The function that the code at the program's
         entry passes to glibc is named main."""
-        table = next((s for s in self.sections if s.kind == _SHT_DYNSYM), None)
+        table = self._first(_SHT_DYNSYM)
         try:
             named = super().symbols
         except KinstError:

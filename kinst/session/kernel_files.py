@@ -248,7 +248,7 @@ def with_vmlinux(request: Request, report: Report) -> Request:
     options = request.machine
     program = request.kind.program(request.command, options.process) if options.kind else ""
     if program:
-        library: str = _module("session.process_probes").library_named(request)
+        library: str = _module("session.process_probes").library_named(request, program)
         if library:
             program = request.kind.program(request.command, options.process, library)
         return replace(request, machine=replace(options, kernel=program))

@@ -34,15 +34,18 @@ def separated(pattern: ProbePattern) -> ProbePattern:
     return replace(pattern, provider=match[1], process=int(match[2]))
 
 
-def library_named(request: Request) -> str:
+def library_named(request: Request, program: str) -> str:
     """Return the name of the library whose probes the programs of a request name, such as
     libc.so.6; "" if they name only probes of the user program itself.
 
     Raises KinstError if they name several libraries.
+
+    Args:
+        program: path of the user program.
     """
     texts = (_COMMENT_OR_STRING.sub(" ", one.text) for one in request.programs)
     modules = {module for text in texts for module in _WITH_MODULE.findall(text)}
-    own = {PROGRAM, Path(request.kind.program(request.command, request.machine.process)).name}
+    own = {PROGRAM, Path(program).name}
     libraries = sorted(one for one in modules if not any(fnmatchcase(name, one) for name in own))
     if len(libraries) > 1:
         raise KinstError(

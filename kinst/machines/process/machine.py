@@ -142,7 +142,9 @@ class TracedProcess(Target):
         if not pieces:
             raise TargetError(f"the program has not loaded {self._file}")
         code = sum(one.size for one in pieces)
-        places = [at for one in pieces for at in range(one.start, one.end, one.size // 8 or 1)]
+        places = [entry]
+        if library:
+            places = [at for one in pieces for at in range(one.start, one.end, one.size // 8 or 1)]
         block = (code * _COUNTERS_EACH + _APART - 1) & -_APART
         bases = self._bases(block)
         self._lowest = bases[0]
@@ -150,8 +152,7 @@ class TracedProcess(Target):
         self._span = bases[-1] - bases[0]
         self._unmapped = (self._span + block + LEAF) & -LEAF
         return KernelLocation(
-            places=tuple(places) if library else (entry,),
-            counter_bases=bases, process=self._program.pid, library=library,
+            places=tuple(places), counter_bases=bases, process=self._program.pid, library=library,
         )  # fmt: skip
 
     def _bases(self, block: int) -> tuple[int, ...]:

@@ -166,7 +166,7 @@ def program(events: dict[str, tuple[str, str]]) -> str:
 
 
 def whole(listed: str) -> list[str]:
-    """Return the events of which kinst probes all sites, by a list of all probes of sdt.
+    """Return the events that have a probe at each of their sites, from a list of all probes of sdt.
 
     The others have a site in code in which no probe may run: cpu_idle since Linux 6.12.
     """
