@@ -103,13 +103,13 @@ def _live_code(site: Site, machine: StartedMachine) -> bytes:
 
 
 def _renewed(chosen: ChosenSite, code: bytes) -> EnabledSite:
-    """Return a chosen site's probe, with `code` as the live bytes of the site."""
+    """Return a chosen site's probe, to be planted anew, with `code` as the site's live bytes."""
     enabled, site = chosen.enabled, replace(chosen.site, code=code)
     return replace(enabled, probe=replace(enabled.probe, site=site))
 
 
 def _steppable(placement: Placement, machine: StartedMachine) -> Sequence[ChosenSite]:
-    """Return the refused sites at which a breakpoint can still stop the machine."""
+    """Return the refused sites at which a debugger's breakpoint can stop the machine instead."""
     kernel, isa = machine.kernel, machine.isa
     changing = refusals_of(placement.enabled, machine)
     return [

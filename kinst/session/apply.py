@@ -169,8 +169,8 @@ class PlantedStopped:
         # Address of the second instruction of each two-instruction jump -> the jump's target.
         self._steps: dict[int, int] = {}
         self._claimed: Sequence[tuple[int, bytes]] = ()
-        self._switched: frozenset[int] = frozenset()  # what is on for this trace
-        self._left_on = False  # whether it could not be turned off
+        self._switched: frozenset[int] = frozenset()  # what kinst has turned on for this trace
+        self._left_on = False  # whether the kernel did not let kinst turn them off
         self._unloaded = ""  # what became of patches in modules
         self._stops: dict[int, list[EnabledSite]] = {}
         self.hidden = 0
@@ -188,7 +188,7 @@ class PlantedStopped:
 
         Args:
             text: copy of the kernel's text; patches outside of it are compared with memory.
-            expected: the bytes for all patches, laid out as Patches.new and Patches.old are.
+            expected: the expected bytes of all patches, one patch after another.
         """
         inside = text.holds(patches)
         there = patches.take(np.flatnonzero(inside))
@@ -210,7 +210,7 @@ class PlantedStopped:
         Args:
             text: copy of the kernel's text, which has the bytes between near patches; a patch
                 outside of it gets a write of its own.
-            data: the bytes for all patches, laid out as Patches.new and Patches.old are.
+            data: the bytes to write for all patches, one patch after another.
         """
         inside = text.holds(patches)
         there = patches.take(np.flatnonzero(inside))
@@ -278,7 +278,7 @@ class PlantedStopped:
         runs = plan.runs
         entered = self._entered(runs, ended)
         if self._machine.facts.only_counts and entered.any():
-            # The sites of such a run would need traps.
+            # Planted one by one, the sites of such a run would need traps.
             where = self._place(int(runs.patches.address[entered][0]))
             raise KinstError(f"a thread may be inside the run at {where}", "run kinst again")
         sites = plan.patches + _of_runs(runs, entered)
@@ -508,8 +508,8 @@ class PlantedRunning:
         runs = plan.runs.patches
         if code is None or not (plan.patches or runs or samplers):
             return ""
-        # The machine writes under the kernel's locks; claims() names the function of a call site
-        # that is in use.
+        # The machine writes under the kernel's locks, so claims() is called only for its error: it
+        # names the function of a call site that the kernel's own tracer uses now.
         over = (plan.patches.address, runs.address, plan.runs.insides)
         self._machine.system.claims(np.concatenate(over).tolist())
         patches = [LivePatch(p.address, p.old, p.new) for p in plan.patches]
@@ -557,10 +557,11 @@ def _need_none(left: Patches) -> None:
 
 
 def _insides(runs: PlannedRuns, which: Bools) -> U64:
-    """Return the addresses of the instructions inside some runs: all but each run's first one.
+    """Return the addresses of the instructions inside the selected runs: all but each run's first
+    one.
 
     Args:
-        which: for each run, whether the result has its instructions.
+        which: for each run, whether it is selected.
     """
     count = np.diff(runs.inside_at)[which]
     return runs.insides[ragged(runs.inside_at[:-1][which], count)]

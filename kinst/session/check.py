@@ -63,9 +63,9 @@ def check_programs(
         programs: one syntax tree for each program of the request, in the same order.
         types: the types of the kernel to be traced; None if they are not known.
         dialect: returns the traced system's part of D.
-        measures: text of what each aggregation measures, as the user wrote it, by the aggregation's
-            name. Empty if `programs` are the user's own trees: the texts are then taken from these.
-            Needed for trees that kinst has rewritten.
+        measures: for trees that kinst has rewritten: what each aggregation measures, in the user's
+            own words, by the aggregation's name. Empty for the trees of the user's own programs,
+            from which these texts are then taken.
     """
     options = options_of(request, programs)
     environment = Environment(
@@ -110,13 +110,14 @@ def check_programs(
 def with_programs(
     request: Request, before: Compiled, programs: tuple[tree.ProgramNode, ...], isa: RegisterNames
 ) -> Compiled:
-    """Check other syntax trees in place of a request's programs, and return the checked program.
+    """Check the syntax trees that kinst has made of a request's programs, and return the checked
+    program.
 
     Returns `before` itself if no tree has changed. Raises DError.
 
     Args:
-        before: the request's programs as they were checked.
-        programs: one syntax tree for each program of the request, in the same order.
+        before: the programs as the user wrote them, already checked.
+        programs: the new syntax tree of each of these programs, in the same order.
     """
     if all(map(operator.is_, programs, before.programs)):
         return before
@@ -164,7 +165,7 @@ def _symbols_of(address: typed.Expr) -> Iterator[typed.SymbolAddress]:
 
 
 def _fixed_registers(isa: RegisterNames) -> dict[int, str]:
-    """Return the reason for each register that cannot be assigned, by the register's index in
+    """Return why a clause cannot assign some registers: the reason, by the register's index in
     regs[].
     """
     otherwise = f"kinst changes no registers on {isa.name}"

@@ -40,7 +40,7 @@ class CommandLife:
         self._target = machine.target
         self._helpers = helpers
         self._span = span
-        self._thread = 0  # address of its first thread, 0 if kinst does not follow it
+        self._thread = 0  # address of the command's first thread, 0 if kinst does not follow it
         self._held = False  # whether the helpers wait
 
     def begin(self, resume: Callable[[], None]) -> MachineEvent | None:
@@ -70,10 +70,12 @@ class CommandLife:
     def _watch_for_call(
         self, thread: int, call: NextCall, resume: Callable[[], None]
     ) -> MachineEvent | None:
-        """Do what begin() does, without a breakpoint.
+        """Run the machine until the prepared thread calls execve(2), and stop the machine there.
 
-        The prepared process writes its own name immediately before it calls execve(2). kinst
-        watches this name, and after the write the number of the thread's system call.
+        This does for begin() what _break_at_execve() does, with watchpoints instead of a
+        breakpoint. The prepared process writes its own name immediately before execve(2). So kinst
+        first watches the name in the thread's structure. After the write to it, kinst watches the
+        word with the number of the thread's system call until this is the number of execve(2).
 
         Args:
             thread: address of the structure of the prepared command's thread.
@@ -115,11 +117,12 @@ class CommandLife:
         """Run the stopped machine to a breakpoint at the command's execve, and remove the
         breakpoint.
 
-        If the machine or the command ends before the execve, returns that event. Returns None
-        after the stop, and if START_SECONDS pass without any event.
+        If the machine or the command ends before the execve, returns that event. Otherwise
+        returns None: the command is at its execve, or START_SECONDS have passed.
 
         Args:
-            resume: lets the machine run, also after another process has stopped it.
+            resume: lets the machine run; also called after another process has reached the
+                breakpoint.
         """
         machine, target = self._machine, self._target
         facts, deadline = machine.facts, time.monotonic() + START_SECONDS

@@ -88,8 +88,8 @@ def map_counters(
         bases: values of the per-CPU base register, in CPU order.
         scratch_size: bytes of all scratch.
         block_size: bytes of each CPU's block.
-        room: bytes at the end of scratch that are kept for counters; 0 for counters_room(), the
-            usual number for as many CPUs as there are bases.
+        room: bytes at the end of scratch that counters may use; 0 for the usual number,
+            counters_room(len(bases)).
     """
     if not bases or not block_size:
         return None
@@ -139,7 +139,7 @@ class CounterBlocks:
         Args:
             memory: the trace's scratch.
             block_size: bytes that each CPU's block must have.
-            more: further bytes that would be useful.
+            more: bytes for counters of basic blocks, which are left out if they do not fit.
         """
         if more and block_size:
             larger = self.place(memory, block_size + more)

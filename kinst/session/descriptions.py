@@ -27,8 +27,8 @@ def wants_kernel(
 ) -> bool:
     """Return whether any of these descriptions needs a traced kernel.
 
-    A description needs a kernel if it may match probes of a kernel. It needs none if its provider
-    can refuse it without a kernel.
+    A description needs a kernel if it matches no probe without one, such as
+    kinst::vfs_read:7. It needs none if its provider refuses it already: no kernel has such a probe.
 
     Args:
         fired: whether the probes are to fire rather than to be listed. To fire, profile-N needs a
@@ -78,8 +78,8 @@ def matching(
 
 
 def gaps_in(probes: Iterable[Probe], kernel: Kernel) -> Sequence[Gap]:
-    """Return the gaps (bytes that do not decode) of each function that has a probe after its first
-    instruction.
+    """Return the gaps (bytes that do not decode) in which probes may be missing: those of each
+    function that has a probe after its first instruction.
     """
     sites = (probe.site for probe in probes if probe.site is not None)
     functions = {s.function.address: s.function for s in sites if s.offset > 0}

@@ -102,7 +102,8 @@ def enable(
     ids = {one.name: FIRST_ID + k for k, one in enumerate(listed(providers))}
     named = _Named(ids, max(last_id, FIRST_ID - 1 + len(ids)) + 1, most, on_full)
     matched: dict[int, int] = {}
-    # Of descriptions that mean several probes below: one that failed; whether another matched.
+    # A description of a library's probe stands for several, of which one has to match: the first
+    # failure, and which descriptions have matched.
     left_out: dict[Span, DError] = {}
     met = set[Span]()
     for clause in program.clauses:
@@ -222,7 +223,7 @@ def _tell_full(say: Callable[[str], None], room: int, first: Found) -> None:
     )
 
 
-# Address of a site, and what selects the firings there that are the probe's.
+# Address of a site, and the selection of those of its hits that belong to the probe.
 _Place = tuple[int, object]
 
 
@@ -267,10 +268,9 @@ class _Named:
         Args:
             found: the probes at their sites.
             clause: the clause's index.
-            once: whether the description comes from a D library's declaration of a probe, which may
-                consist of several descriptions. If so, the clause runs only once at a hit, even if
-                several of them match. The declaration may also have parts with other arguments,
-                each with a clause of its own: this clause does not run at the sites of those parts.
+            once: whether the description is a part of a D library's declaration of a probe. If so,
+                the clause runs only once at a hit, even if several parts match there. It does not
+                run at the sites of a part with other arguments, which has a clause of its own.
         """
         met = set[int]()
         for one in found:
@@ -387,8 +387,9 @@ def with_few_conditions(enabled: Sequence[EnabledSite]) -> tuple[EnabledSite, ..
     conditions.
 
     The probes at the returns of thousands of functions may have conditions that differ only in
-    addresses. With the addresses as arguments, all these probes have the same condition. Programs
-    cannot read the added arguments: check_arguments() has been called before.
+    addresses. With the addresses as arguments, all these probes have the same condition. No clause
+    reads the added arguments: check_arguments() has refused clauses that read an argument which
+    their probe does not have.
     """
     if len({e.condition for e in enabled}) <= FEW_CONDITIONS:
         return tuple(enabled)
@@ -412,7 +413,7 @@ def _with_addresses(enabled: EnabledSite) -> EnabledSite:
 
 
 FEW_SELECTED = 3  # probes up to which each hit of a site tests the conditions of all
-_NUMBER, _STATE = ARGUMENTS - 2, ARGUMENTS - 1  # of the arguments that conditions read
+_NUMBER, _STATE = ARGUMENTS - 2, ARGUMENTS - 1  # numbers of added arguments
 
 
 def with_few_selected(enabled: Sequence[EnabledSite]) -> tuple[EnabledSite, ...]:
@@ -423,8 +424,9 @@ def with_few_selected(enabled: Sequence[EnabledSite]) -> tuple[EnabledSite, ...]
     trampoline can test a condition without a call. At a site where more than FEW_SELECTED probes
     have a selection, the selections stay: there, one call finds the probe of a hit.
 
-    A condition gets the numbers from memory by two arguments that are added to the probe. Programs
-    cannot read them: check_arguments() has been called before.
+    A condition gets the numbers from memory by two arguments that are added to the probe. No clause
+    reads these: check_arguments() has refused clauses that read an argument which their probe does
+    not have.
     """
     sites = Counter(e.probe.site for e in enabled if e.selection is not None)
     return tuple(
@@ -459,11 +461,12 @@ def condition_of(text: str, isa: Isa) -> typed.Expr:
 
 
 def with_plain_conditions(enabled: Sequence[EnabledSite], isa: Isa) -> tuple[EnabledSite, ...]:
-    """Return all probes, and refuse each whose condition reads anything but general registers.
+    """Return all probes, with a refusal for each whose condition reads anything but general
+    registers.
 
-    This is for a machine whose trampolines only count: they cannot test flags or memory. The
-    refused probes are returns of a function at a jump, where a flag or a word of memory decides
-    whether the jump leaves the function.
+    This is for a machine whose trampolines only count: they cannot test flags or memory. A refused
+    probe is, for example, the return of a function by the jump `jne`: the condition tests a flag,
+    because the function returns only if the jump is taken.
     """
     plain: dict[str, bool] = {"": True}
     made = []

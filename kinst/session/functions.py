@@ -49,7 +49,7 @@ def codes_of(kernel: Kernel, functions: Iterable[Function], places: Places) -> l
     A function that is given several times is returned once.
 
     Args:
-        places: returns the source place of an instruction.
+        places: returns the source place (file, line, inlined functions) of an instruction.
 
     Raises KinstError for a function without instructions.
     """
@@ -59,9 +59,9 @@ def codes_of(kernel: Kernel, functions: Iterable[Function], places: Places) -> l
 
 
 def no_place(function: Function, address: int) -> SourcePlace | None:
-    """Return None for every instruction.
+    """Return None as the source place of every instruction.
 
-    Callers that need no source lines pass this function as the argument `places`.
+    Callers of codes_of() that need no source lines pass this function as `places`.
     """
     return None
 
@@ -73,7 +73,7 @@ def _code_of(
 
     Args:
         parts: the function's parts, the main one first, then the cold ones.
-        places: returns the source place of an instruction.
+        places: returns the source place (file, line, inlined functions) of an instruction.
         dead_ends: addresses of the functions that never return.
     """
     graph = Graph(kernel, parts, (), (), dead_ends)
@@ -135,10 +135,11 @@ def _kind(edge: Edge, flow: Flow, *, first: bool) -> str:
 
 
 def places_of(images: LoadedImages | None) -> Places:
-    """Return a function that looks up the source place of an instruction in the images.
+    """Return a function that looks up the source place (file, line, inlined functions) of an
+    instruction in the images.
 
-    The returned function gives None without debug information. It builds debug indexes that are not
-    in the cache.
+    The returned function gives None without debug information. It builds a debug index that is not
+    in the cache, which takes seconds.
     """
     if images is None:
         return no_place

@@ -378,8 +378,9 @@ class StoppedRunner(HostRunner):
         """Run the clauses of a probe for a CPU that is stopped at its site, if the hit belongs to
         the probe. Write the registers that the clauses have changed.
 
-        Returns the number of the exit that the clauses have chosen (core/bodies.py,
-        Exit.number), DISPLACED if they have chosen none.
+        Returns where the CPU is to continue, as the clauses have chosen by return(), skip() or
+        goto(): the number of an exit (core/bodies.py, Exit.number). DISPLACED, the site's
+        instruction, if they have not chosen.
 
         Args:
             arguments: the values of arg0, arg1, ...
@@ -414,11 +415,11 @@ class StoppedRunner(HostRunner):
         return int(frame[self._isa.exit_slot]) if changes.exits else DISPLACED
 
     def leave(self, enabled: EnabledSite, cpu: int, number: int) -> None:
-        """Let a CPU that is stopped at a probe's site continue at an exit instead of the site's
-        instruction.
+        """Let a CPU that is stopped at a probe's site continue where the clauses have chosen by
+        return(), skip() or goto(), instead of at the site's instruction.
 
         Args:
-            number: the exit's number; not DISPLACED.
+            number: what hit() has returned; not DISPLACED.
         """
         site, isa = enabled.probe.site, self._isa
         assert site is not None

@@ -48,7 +48,8 @@ SUGGESTION_SPREAD = 3  # how much longer or shorter than the wrong name a sugges
 
 FIRST = 3  # instructions in a function's beginning
 BEGINNING = 20  # bytes of a function's first instruction, and of a landing pad before it
-# A landing pad may be in these bytes at a function's start: a jump to there may be another call.
+# These bytes at a function's start may be a landing pad, so a jump to an address in them, even from
+# the function itself, may be a tail call.
 LANDING_SIZE = 8
 NEXT, LANDING = map(FLOW_KINDS.index, FLOW_KINDS[:2])
 _RETURN = Flow("return", falls_through=False)
@@ -117,7 +118,7 @@ class RunningKernel:
         self._code: dict[int, bytes] = {}
         self._columns: dict[int, Columns] = {}
         self._flow_columns: dict[int, Flows] = {}
-        self._marks: dict[int, int] = {}  # of instructions that were decoded one by one
+        self._marks: dict[int, int] = {}  # by address, of sites that were scanned alone
         self._seen_whole = set[int]()  # functions whose instructions were searched for sequences
         self._unsafe: dict[int, str] = {}
         self._rerun_starts: dict[int, int] = {}
@@ -215,7 +216,7 @@ class RunningKernel:
         low = np.array([f.address for f in functions], np.uint64)
         high = low + np.array([len(self.code(f)) for f in functions], np.uint64)
         first, last = scanned.bounds[:-1], scanned.bounds[1:]
-        # A hole is between the end of an instruction, or the function's start, and the next
+        # A gap is between the end of an instruction, or the function's start, and the next
         # instruction, or the function's end.
         ends = np.insert(scanned.columns.after, first, low)
         starts = np.insert(scanned.columns.address, last, high)
@@ -227,7 +228,7 @@ class RunningKernel:
             function, code = functions[k], self.code(functions[k])
             at, to = end - function.address, start - function.address
             at += self._padding(code[at:to])
-            if at < to:  # the hole has more than padding
+            if at < to:  # the gap has more than padding
                 yield Gap(function, at, to - at, self.isa.undecoded(code[at:]))
 
     def _padding(self, code: bytes) -> int:
@@ -311,11 +312,11 @@ class RunningKernel:
     def _add_cold(
         self, parts: list[Function], leaving: Mapping[int, Sequence[tuple[Instruction, Flow]]]
     ) -> Iterator[Function]:
-        """Append to `parts` the cold parts that branches of the function lead to.
+        """Append to `parts` the cold parts that branches of the function lead to; yield the parts
+        whose branches are not in `leaving` yet.
 
-        If `leaving` lacks a part, the generator yields that part and continues without its
-        branches. The caller then adds these to `leaving`, and starts a new generator with the same
-        `parts`.
+        The caller adds the branches of the yielded parts to `leaving`, and calls this again with
+        the same `parts`, until no part is yielded.
 
         Args:
             parts: the function, and those of its cold parts that are known.
@@ -360,13 +361,14 @@ class RunningKernel:
             yield found
 
     def marks(self, sites: Sequence[Site]) -> U16:
-        """Return the mark of each site's instruction.
+        """Return the mark of each site's instruction: a number in which Isa.scan() notes facts
+        about the instruction (Columns.marks).
 
-        A mark is a number that Isa.scan() gives to an instruction, so that the ISA can treat many
-        instructions at once. An instruction with mark 0 must be treated by itself.
+        By the marks, the ISA answers questions about many instructions without decoding them. An
+        instruction with mark 0 has to be decoded.
 
-        The marks come from the scan of the site's whole function if columns() has made one.
-        Otherwise this scans the site's instruction alone.
+        If columns() has scanned the site's whole function, the mark is from that scan. Otherwise
+        this scans the site's instruction alone.
         """
         addresses = np.array([s.address for s in sites], np.uint64)
         marks = np.zeros(len(sites), np.uint16)
@@ -493,9 +495,9 @@ class RunningKernel:
         """Return the branch targets in the first `count` entries of a jump table.
 
         Args:
-            places: addresses that the table may lead to.
-            whole: what to do at an entry that leads to none of `places`: True to leave out that
-                entry only, False to end the list there.
+            places: the only addresses that a jump table of this function can lead to.
+            whole: True if the table is known to have `count` entries: an entry that leads elsewhere
+                is left out. False if it may have fewer: such an entry is the first after its end.
         """
         found = []
         raw = self._data(table.address, count * table.size, table.size)
@@ -557,11 +559,11 @@ class RunningKernel:
         ]
 
     def _movable(self, columns: Columns) -> Sequence[bool]:
-        """Return, for each instruction, whether the ISA can certainly displace it.
+        """Return, for each instruction, True if its mark (Columns.marks) is enough to know that
+        the ISA can displace it.
 
-        One computation serves all instructions: it uses what Isa.scan() has noted about them
-        (Columns.marks). False means only that this does not tell; _stays() then decides for the
-        instruction.
+        This saves time: one computation serves all instructions. False means that the mark is not
+        enough, and that _stays() has to decode the instruction.
         """
         if not len(columns):
             return ()
@@ -582,10 +584,10 @@ class RunningKernel:
         return any(self._system.fixup(a) is not None for a in range(address, address + size))
 
     def _stays(self, code: bytes, address: int) -> bool:
-        """Return whether the ISA refuses to displace an instruction even into scratch that its
-        branches can reach.
+        """Return whether the ISA refuses to displace an instruction for any reason but the
+        distance: scratch is assumed to be in reach of branches.
 
-        False for an ISA that displaces no instructions at all.
+        False for an ISA without trampolines: there, no instruction needs to be displaced.
 
         Args:
             code: bytes of the instruction.

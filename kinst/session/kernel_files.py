@@ -292,8 +292,8 @@ def isa_of_file(path: str) -> Isa:
 
 
 def _asked(expr: typed.Expr) -> str:
-    """Return the name of the built-in variable, subroutine or other part of D that an expression
-    uses, such as ustack; "" if every operating system offers what the expression uses.
+    """Return the name of the part of D that an expression uses and that an operating system may
+    lack, such as ustack or a built-in variable; "" if it uses no such part.
     """
     if isinstance(expr, typed.Builtin | typed.Subroutine):
         return expr.name

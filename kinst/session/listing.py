@@ -73,10 +73,10 @@ def refused_told(enabled: Sequence[EnabledSite], system: SiteRules) -> str:
 def _with_gaps(
     rows: list[ListedProbe], probes: Sequence[Probe], kernel: Kernel | None
 ) -> list[ListedProbe]:
-    """Return the rows, with each gap added to the last listed instruction before the gap.
+    """Return a list of probes, with each gap added to the last listed instruction before the gap.
 
     Args:
-        probes: the probe of each row, in the same order.
+        probes: the probe of each row of the list, in the same order.
     """
     gaps = gaps_in(probes, kernel) if kernel is not None else ()
     for gap in gaps:
@@ -105,14 +105,15 @@ def list_planned(
     *,
     can_run: bool,
 ) -> list[ListedProbe]:
-    """List each probe at each of its sites, with the instruction and the way it would be planted.
+    """List each probe at each of its sites, with the instruction and how it would be planted: by a
+    jump, in a run, by a trap and so on (ListedProbe.way).
 
     A site that is refused, or planted in another way than by a jump, has the reason.
 
     Args:
         source: returns FILE:LINE of an instruction.
         stability: returns the stability of a probe.
-        can_run: whether runs can be planted in this machine.
+        can_run: whether this machine allows runs, several instructions that one jump covers.
     """
     kernel, plant = machine.kernel, placement.enabled.compiled.plant
     ways = _ways(placement, can_run=can_run)
@@ -141,7 +142,7 @@ def _ways(placement: Placement, *, can_run: bool) -> dict[tuple[int, int], tuple
     The way is how the site would be planted, the reason why it cannot be planted in a better way.
 
     Args:
-        can_run: whether runs can be planted in this machine.
+        can_run: whether this machine allows runs, several instructions that one jump covers.
     """
     no_run = "runs are forbidden"
     if placement.enabled.compiled.plant.runs:

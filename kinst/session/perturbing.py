@@ -26,15 +26,21 @@ _WORD = 8  # bytes of a register
 
 
 def exits_of(changes: Perturbation, site: Site) -> tuple[Exit, ...]:
-    """Return the exits that clauses may take at a site, with the addresses to which they lead."""
+    """Return the exits to which return(), skip() and goto() may lead control from a site, with
+    their addresses.
+
+    Args:
+        changes: what the clauses at the site may change.
+    """
     return tuple(Exit(number, target_of(number, site)) for number in sorted(changes.exits))
 
 
 def target_of(number: int, site: Site) -> int:
-    """Return the address to which an exit leads from a site; 0 for a return from the function.
+    """Return the address to which return(), skip() or goto() leads from a site; 0 for return(),
+    which leads to the function's caller.
 
     Args:
-        number: the exit's number (core/bodies.py, Exit.number).
+        number: RETURN, SKIP, or GOTO plus an offset in the function (core/bodies.py, Exit.number).
     """
     if number == RETURN:
         return 0
@@ -68,9 +74,11 @@ def refusals_of(
     """Return a function that says why a probe's clauses may not change registers or control at a
     site.
 
-    The returned function takes the probe, the site, and the code before the site that the site's
-    trampoline runs again (Isa.rerun_starts). It returns the reason, "" if the clauses may change
-    these. None instead of a function if no clause of the program changes registers or control.
+    The returned function takes the probe, the site, and the code before the site that the
+    trampoline runs again, such as a load-exclusive instruction (Isa.rerun_starts). It returns the
+    reason, or "" if the clauses may change them.
+
+    Returns None instead of a function if no clause of the program changes registers or control.
 
     Raises KinstError if no clause may change registers or control in this machine.
     """

@@ -46,7 +46,8 @@ NO_SWITCHES = "kinst leads the kernel there only in a VM (--vm, --attach)"
 SPLIT_PART = 0.3  # part of the time that passes before runs are chosen
 FEW_FUNCTIONS = 8  # functions up to which memory is searched while runs are chosen
 
-# From bytes of counters, and more bytes to add if there is room, to counter blocks or None.
+# Returns counter blocks, or None. Its arguments are the bytes that each CPU's block must have, and
+# further bytes, for counters of basic blocks, that are left out if they do not fit.
 PlaceCounters = Callable[[int, int], Counters | None]
 
 
@@ -94,8 +95,8 @@ def choose_ways(
 
     Args:
         progress: called with the share of the work that is done, 0 to 1.
-        stops: the sites at which the machine must stop: the reason, by the site's address. All
-            other sites are planted in the best way.
+        stops: the reason why the machine must stop at some sites, by the site's address. All other
+            sites are planted in the best way.
     """
     progress(0.0)
     memory, machine = workspace.take(program), workspace.machine
@@ -114,8 +115,8 @@ def choose_ways(
 def _without_traps(placement: Placement) -> Placement:
     """Refuse the sites that need a trap, for a machine without traps. Return the placement.
 
-    A site needs a trap if it has no room for a jump, is in no run, and can be reached other than
-    from the trampolines of its predecessors.
+    A site needs a trap if it has no room for a jump, is in no run, and control may come to it from
+    elsewhere than a trampoline.
     """
     served = placement.gated | {*placement.runs.member.tolist()}
     kept, lost = [], list(placement.refused)
@@ -166,7 +167,7 @@ def _split(
     added later (_with_runs()).
 
     Args:
-        stops: the sites at which the machine must stop: the reason, by the site's address.
+        stops: the reason why the machine must stop at some sites, by the site's address.
     """
     system, kernel, isa, enabled = machine.system, machine.kernel, machine.isa, program.enabled
     sampled = tuple(
@@ -229,10 +230,8 @@ def _split(
 
 
 def _sampled(enabled: EnabledSite, isa: Isa) -> EnabledSite:
-    """Return a profile-N probe with arg0 and arg1 in the two words after the frame of saved
-    registers.
-
-    The code of write_sampler() stores the two arguments there.
+    """Return a profile-N probe whose arg0 and arg1 are in the two words after the frame of saved
+    registers, where the code of write_sampler() stores them.
     """
     places = (isa.frame_slots, isa.frame_slots + 1)
     none = Argument(ARGUMENT_CONSTANT, 0)
@@ -280,11 +279,11 @@ def _with_runs(
 def _kinds(
     sites: Sequence[Site], machine: StartedMachine, ability: PlantingAbility
 ) -> Sequence[int]:
-    """Return a number for each site; all sites with the same number can be planted in the same way.
+    """Return a number for each site, so that choose_movable() computes only once for each number in
+    which way such a site is planted.
 
-    So choose_movable() computes the way only once for each number. The number 0 has another
-    meaning: kinst does not know yet whether the site's instruction can be displaced into scratch,
-    and must compute the way for that site by itself.
+    The number is 0 if kinst does not know yet whether the site's instruction can be displaced into
+    scratch. For such a site, the way is computed separately.
     """
     if not ability.scratch_address or ability.forced == "stop" or not sites:
         return [0] * len(sites)
@@ -363,8 +362,9 @@ def _lay_out(placement: Placement, cpus: int, counters: PlaceCounters) -> Placed
     """Lay out variables, records and aggregations, and the areas of scratch for them.
 
     Args:
-        counters: returns the counter blocks. Its arguments are the bytes that each CPU's block must
-            have, and further bytes that would be useful.
+        counters: returns counter blocks. Its arguments are the bytes that each CPU's block must
+            have, and further bytes, for counters of basic blocks, that are left out if they do not
+            fit.
     """
     compiled, running = placement.enabled.compiled, placement.running
     layout = lay_out_program(

@@ -260,7 +260,7 @@ def _block_rules(
 ) -> BlockRules | None:
     """Return the counters for basic blocks, which count in place of counters for each site.
 
-    None if the program has no counters, or their memory has no room for these.
+    None if the program has no counters, or their memory has no room for those of basic blocks.
     """
     counters = placed.counters
     if counters is None:
@@ -319,7 +319,7 @@ def _wanted(
         there: the target, as a machine that runs code.
         code: the compiled clauses; None if trampolines only count.
         descriptors: offsets of the site descriptors in scratch.
-        rules: how to find the caller, by EnabledSite.key.
+        rules: how to find the caller's return address at a site, by EnabledSite.key.
         shapes: records that a trampoline can write without a call.
     """
     program, layout, parts = placed.compiled.program, placed.layout, placed.placement
@@ -409,10 +409,11 @@ Choosing = Mapping[int, Sequence[tuple[EnabledSite, int]]]
 
 
 def _choosing(placed: PlacedProgram, descriptors: Descriptors) -> Choosing:
-    """Return the planted probes that own only some hits of their site (EnabledSite.selection).
+    """Return the planted probes to which only some hits of their site belong
+    (EnabledSite.selection).
 
-    The result lists these probes by the address of their site. Each is a pair: (probe, address of
-    its site descriptor in the target).
+    The result has a list for each address of a site: (probe, address of its site descriptor in the
+    target) of each such probe there.
     """
     found: dict[int, list[tuple[EnabledSite, int]]] = {}
     for k, chosen in enumerate(placed.placement.planted):
@@ -437,7 +438,7 @@ def _calls_of_choosers(
     Args:
         descriptors: offsets of the probes' descriptors in scratch.
         code: the compiled clauses.
-        rules: how to find the caller, by EnabledSite.key.
+        rules: how to find the caller's return address at a site, by EnabledSite.key.
     """
     calls = {}
     for chooser, (address, probes) in zip(
@@ -501,7 +502,7 @@ def _describe(
 
     Args:
         places: the offsets, as _descriptor_places() returns them.
-        rules: how to find the caller, by EnabledSite.key.
+        rules: how to find the caller's return address at a site, by EnabledSite.key.
         counted_only: whether planted probes only count, so that no clause reads their site
             descriptors.
     """

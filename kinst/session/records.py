@@ -183,8 +183,8 @@ class TraceRecords:
         return any(entry.data.any() for one in tables for entry in one.entries.values())
 
     def finish(self) -> Iterator[Event]:
-        """Yield the last events of a trace: of records that were kept until now, and of
-        aggregations that no printa() has printed.
+        """Yield the last events of a trace: of the records that bufpolicy `fill` or `ring` has held
+        back until now, of faults, and of the aggregations that no printa() has printed.
         """
         yield from self._noted(self.interpreter.finish())
 

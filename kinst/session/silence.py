@@ -65,7 +65,7 @@ def reason(quiet: Quiet) -> str:
 
 def last_words(quiet: Quiet) -> str:
     """Return the message that says at the end of a trace that no probe has fired; "" if a probe may
-    have fired.
+    have fired, or none was planted.
     """
     if not quiet.planted or quiet.has_counted or not quiet.leaves_traces:
         return ""
@@ -86,13 +86,15 @@ def leaves_traces(
     sites: Sequence[Sequence[int]],
     passer: int,
 ) -> bool:
-    """Return whether at each site each hit leaves a record or changes an aggregation.
+    """Return whether at each site each hit leaves a record or an aggregation with a value.
 
-    If so, a trace that shows no records and no values has had no hit.
+    If so, a trace that shows no records and no values has had no hit. False for a program that may
+    clear its aggregations.
 
     Args:
         sites: for each site, the indexes of its clauses.
-        passer: id of a process in which clauses do not fire (not_in_process()); 0 if there is none.
+        passer: id of the process in which no clause fires, because not_in_process() has added the
+            predicate `pid != passer` to all clauses; 0 if there is none.
     """
     if any(find(program, typed.ClearAction)) or any(find(program, typed.TruncAction)):
         return False
@@ -101,7 +103,7 @@ def leaves_traces(
 
 
 def _tells(clause: typed.Clause, layout: ProgramLayout, passer: int) -> bool:
-    """Return whether each firing of a clause leaves a record or changes an aggregation."""
+    """Return whether each firing of a clause leaves a record or an aggregation with a value."""
     if clause.predicate is not None and not _leaves_out(clause.predicate, passer):
         return False
     if any(
@@ -115,7 +117,7 @@ def _tells(clause: typed.Clause, layout: ProgramLayout, passer: int) -> bool:
 
 
 def _leaves_out(predicate: typed.Expr, passer: int) -> bool:
-    """Return whether a predicate is exactly `pid != passer`."""
+    """Return whether a predicate is only what not_in_process() adds: `pid != passer`."""
     if not passer or not isinstance(predicate, typed.Binary) or predicate.op != "!=":
         return False
     pids = {one.name for one in find(predicate, typed.Builtin)}

@@ -49,7 +49,8 @@ def names_of(machine: StartedMachine) -> Names:
         return [c.function for c in index.copies_at(linked)]
 
     def place(module: str, address: int) -> SourcePlace | None:
-        """Return the source place of an address in a module; None if it is not known.
+        """Return the source place (file, line, inlined functions) of an address in a module; None
+        if it is not known.
 
         Debug information that is damaged, or not indexed yet, gives None.
         """

@@ -73,8 +73,8 @@ class Tracee(Protocol):
     def plant(self, command: str) -> str:
         """Write the patches, start the guest's command, and let the machine run.
 
-        Returns a sentence about runs that are planted as single sites, as Planted.plant() does.
-        Raises KinstError if nothing is planted.
+        Returns a sentence that names the runs whose sites are planted one by one, and says why;
+        "" if there are no such runs. Raises KinstError if nothing is planted.
 
         Args:
             command: the guest's command, "" without one.
@@ -113,8 +113,8 @@ class Tracee(Protocol):
         ...
 
     def last_words(self) -> MachineEvent | None:
-        """Return the event by which a machine explains that it has turned clauses off by itself;
-        None if there is no such event.
+        """Return the event that says why the machine itself has turned the clauses off; None if
+        there is no such event.
         """
         ...
 
@@ -208,9 +208,9 @@ class PlantedMachine:
         """Write a plan's code and data, without the patches, into a stopped machine.
 
         Args:
-            plan_again: called in a trace of the kernel's boot, once the kernel is up. Returns the
-                machine, with its kernel identified anew, and a plan for the rest of the trace. None
-                if `plan` is used for the whole trace.
+            plan_again: called in a trace of the kernel's boot, once the kernel is up. It returns
+                the machine, with its kernel identified anew, and a plan for the rest of the trace.
+                There is no such function (None) if `plan` is used for the whole trace.
         """
         self._target = machine.target
         self._plan_again = plan_again

@@ -337,8 +337,8 @@ class HostSide:
         read_user: reads the memory of the process that the stopped CPU runs.
         stopped: the stopped CPU.
         write: writes the target's memory.
-        user: tells the compiler how the code of a host-run clause reads user memory: it calls
-            read_user. None without a machine.
+        user: how the compiler makes a host-run clause read user memory: by a call of read_user.
+            None without a machine.
     """
 
     read: native.NativeRead
@@ -361,7 +361,7 @@ class TracePlan:
         hooks: detours of the kernel's own functions, with their code.
         sites: patches of the probes' sites, with their trampolines.
         traps: bytes of the trap table.
-        rules: how to find the caller, by EnabledSite.key.
+        rules: how to find the caller's return address at a site, by EnabledSite.key.
         samplers: (period in ns, address of the code) of each sampled probe.
         ended: code of earlier traces that threads may still be in.
     """

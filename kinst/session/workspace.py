@@ -65,7 +65,7 @@ class Workspace:
         self.ended: tuple[EndedCode, ...] = ()
         self._set_aside = set_aside
         self._for_any = for_any
-        self._system = machine.system  # it plants call sites of the kernel's own tracer too
+        self._system = machine.system  # lets kinst plant call sites of the kernel's own tracer
         self._counters = CounterBlocks(machine)
         self._pool: ScratchPool | None = None
         self._leaders: Leaders | None = None
@@ -127,10 +127,11 @@ class Workspace:
 
     @property
     def leaders(self) -> Leaders | None:
-        """Leaders of the kernel's basic blocks; None if no runs can be planted.
+        """Leaders of the kernel's basic blocks, by which runs are chosen: control must not enter a
+        run in its middle. None if no runs are planted.
 
-        No runs can be planted if the ISA needs none, or if the machine must stop to be planted and
-        its memory cannot be searched.
+        No runs are planted if the ISA needs none, or if the machine must stop to be planted and its
+        memory cannot be searched.
         """
         machine = self.machine
         if not machine.isa.RUN_SIZE:
@@ -161,7 +162,7 @@ class Workspace:
         Args:
             memory: the trace's scratch.
             size: bytes that each CPU's block must have.
-            more: further bytes that would be useful.
+            more: bytes for counters of basic blocks, which are left out if they do not fit.
         """
         return self._counters.place(memory, size, more)
 
