@@ -74,7 +74,7 @@ def plan_after_boot(
 def _placed(before: PlacedProgram, placement: Placement, workspace: Workspace) -> PlacedProgram:
     """Return a program with the placement on the kernel that is up, and with new counters.
 
-    Its variables, records and aggregations stay where the boot used them.
+    Its variables, records and aggregations stay in the memory that they had during the boot.
 
     Args:
         before: the program as it was placed for the boot.

@@ -4,7 +4,7 @@ In the guest, kinst's helper processes (a shell script) start the command, wait 
 its status. These helpers sleep while the command lives. The machine stops at the command's execve,
 and kinst plants the probes at that moment. After that, kinst sees in memory that the command has
 exited, before the command's parent is told. So the probes count only the command and the kernel,
-and need no predicate.
+without a predicate that tests the process id.
 
 Tested by tests/vm/language/test_command_alone.py.
 """

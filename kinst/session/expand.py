@@ -242,9 +242,9 @@ class SourceLines:
     ) -> Sequence[ProbePattern]:
         """Return probe descriptions for the instructions of a line of a source file.
 
-        The line belongs to the last function that is declared at or before it. Its instructions may
-        be in that function, of which there is one for each file that compiled it, and in inlined
-        copies of the function.
+        The line belongs to the last function that is declared at or before it. The instructions may
+        be in that function or in its inlined copies. If several files include a header, the kernel
+        may have several copies of a function in it, and the result has the instructions of all.
 
         Args:
             declared: the functions that are declared in the file.

@@ -161,7 +161,7 @@ def _split(
     ability: PlantingAbility,
     stops: Mapping[int, str],
 ) -> Placement:
-    """Choose how each site is planted by itself, and sort the probes by what fires them.
+    """Choose how each site is planted if it is in no run, and sort the probes by what fires them.
 
     Probes without a site are fired by kinst's own process or by timers of the machine. Runs are
     added later (_with_runs()).

@@ -95,7 +95,7 @@ class RunningTrace:
         before: RunningTrace | None = None,
         more: bool = False,
     ) -> None:
-        """Prepare a trace whose scratch is written, in a stopped machine.
+        """Prepare to run a trace whose data and code are in scratch already, in a stopped machine.
 
         Args:
             output: pieces of the output of the guest's command; the machine appends them while the

@@ -43,8 +43,8 @@ class Timers:
     def fired(self, timers: Sequence[DueTimer], earliest: int) -> None:
         """Schedule timers again, after due() has returned them and the caller has fired them.
 
-        Each timer is next due at the first end of its period that is not before `earliest`. Each
-        end of its period before that counts as a missed firing.
+        A timer is due again when one of its periods ends, but not before `earliest`. The periods
+        that end before `earliest` count as missed firings.
 
         Args:
             timers: as due() returned them.
