@@ -118,9 +118,8 @@ OF_THREAD = frozenset(("pid", "tid", "uid", "gid", "cpu", "curthread"))
 
 
 def may_be_pure(expr: typed.Expr) -> bool:
-    """Return whether the expression reads nothing but registers, arguments, constants and the
-    current thread. Every pure expression does so (snippets.py), but not every such expression is
-    pure.
+    """Return False if the expression is certainly not pure (snippets.py): it reads something else
+    than registers, arguments, constants and the current thread. True does not mean that it is pure.
     """
     return all(
         isinstance(part, _PURE_NODES)

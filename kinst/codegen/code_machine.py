@@ -91,13 +91,14 @@ class CodeMachine:
             (pointer authentication).
         reserves: whether trampolines of the program write some records without a call. If so,
             clauses reserve the bytes of their records in STATE_RESERVED, as these trampolines do.
-        preemption: when a thread that runs in the kernel may lose its CPU to another thread. An
-            address: not while the u32 at this address is 0 or 1. 0: never. None: at any time.
+        preemption: when a thread that runs in the kernel may lose its CPU to another thread. None
+            means at any time, and 0 means never. Any other number is the address of a u32 in the
+            kernel: the thread keeps its CPU while the u32 is 0 or 1.
         saved_registers: (D name, offset) of each register that the kernel saves when a CPU is
             interrupted. The offset is from the start of the saved registers.
         samples: whether clauses also run when profile-N samples a CPU. If so, code does not read
             the program counter from the site descriptor: a sample has no site.
-        interrupt_masks: a mask of bits of builtins["interrupt"] for each level of interrupts. If
+        interrupt_masks: for each level of interrupts, a mask of bits of builtins["interrupt"]. If
             any of these bits is set, the CPU handles an interrupt of that level.
         pin: how code finds a per-CPU counter of the kernel. While the counter is raised, the
             current thread stays on its CPU. None if the kernel has no such counter.

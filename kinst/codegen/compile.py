@@ -98,8 +98,9 @@ class HostCode:
     """The machine code of a program in kinst's own process.
 
     Attributes:
-        entries: native address of each entry function, a void(u64 site descriptor, u64 frame),
-            where the CONTEXT_* words follow the frame.
+        entries: native address of each entry function. Its parameters are two u64: the address of
+            the site descriptor, and that of the frame of saved registers. The values of built-in
+            variables (the CONTEXT_* words of core/layout.py) follow the frame in memory.
         strings: the bytes of the strings area.
         owner: what keeps the code mapped; the entry functions are valid while it lives.
         ir: LLVM assembly before optimisation, for --dump.
@@ -148,7 +149,7 @@ def _check_sizes(machine: CodeMachine, layout: ProgramLayout) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProgramEntries:
-    """The entry functions of a program that one machine needs.
+    """What is to be compiled of a program for one machine: for the target, or for the host.
 
     Attributes:
         program: the program.
@@ -208,11 +209,11 @@ def _lower_entries(needed: ProgramEntries, machine: CodeMachine) -> tuple[str, b
 
 
 def _choosers(needed: ProgramEntries, unit: Unit, error: IrFunction) -> list[IrFunction]:
-    """Return a function for each site in needed.chosen, where a number in memory decides which
-    probe fires. At a hit, the function runs the entry function of that probe.
+    """Return the choosers: one function for each site in needed.chosen, where a number in memory
+    decides which probe fires. At a hit, the chooser runs the entry function of that probe.
 
-    The list begins with the entry functions that these functions call. They are internal copies of
-    the exported entry functions: LLVM would emit a relocation for a call of an exported function.
+    Before the choosers, the result has the entry functions that they call. These are internal
+    copies: for a call of the exported entry functions, LLVM would emit a relocation.
 
     Args:
         needed: the program's entry functions.
@@ -283,7 +284,6 @@ def compile_functions(
     stands alone: it refers to no other code or data.
 
     Args:
-        functions: the functions.
         machine: the machine that runs the code.
         features: LLVM target features besides the machine's.
     """
@@ -304,8 +304,8 @@ def compile_target(needed: ProgramEntries, machine: CodeMachine, address: int) -
         address: address in the target that the code will be written to, a multiple of 16.
 
     Raises:
-        KinstError: this kernel cannot do what a clause asks for (a built-in that its system does
-            not know, arg0 at an instruction).
+        KinstError: this kernel cannot do what a clause asks for, such as a built-in variable that
+            its system does not know.
     """
     ir, strings = _lower_entries(needed, machine)
     compiled = _object_code(

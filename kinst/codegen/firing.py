@@ -139,9 +139,9 @@ class Firing:
         this: the clause-local variables that are in registers, by index.
         entries: address of each thread-local variable's table entry, by the variable's index; 0
             until this firing has looked it up.
-        old: a stack of values for the assignments whose code is being emitted, the innermost
-            assignment last. The last value is the variable's old value (typed.OldValue,
-            typed.Before), or the address of the changed structure (typed.BaseAddress).
+        old: what the assignments whose code is being emitted read of the changed variable, the
+            innermost assignment last: its old value (typed.OldValue, typed.Before) or, if a part of
+            a structure is assigned, the structure's address (typed.BaseAddress).
     """
 
     unit: Unit
@@ -266,7 +266,8 @@ def read_access(code: IrFunction, machine: CodeMachine, access: Access) -> Lower
 
 
 def _start(code: IrFunction, machine: CodeMachine, access: Access) -> IrValue:
-    """Emit LLVM IR of the first step of read_access(); return its result.
+    """Emit LLVM IR that begins the chain of loads of read_access(), for example by reading the
+    current thread's address; return the result.
 
     If `access` has offsets, the result is the address to which the first offset is added. If it has
     none, the result is the value to read or, for a string, the string's address.
@@ -305,8 +306,8 @@ def current_thread(firing: Firing) -> IrValue:
 
 
 def context_word(firing: Firing, index: int) -> IrValue:
-    """Return the address of the CONTEXT_* word with this index.  On the host, these words follow
-    the frame.
+    """Return the address of the CONTEXT_* word with this index.  In code for the host, these words
+    follow the frame, and have the values of built-in variables.
     """
     return firing.code.add(firing.frame, 8 * (firing.unit.machine.frame_slots + index))
 

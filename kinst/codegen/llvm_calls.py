@@ -109,8 +109,8 @@ def emitted(ir: str, triple: str, features: str, optimised: bool) -> ObjectCode:
 
 
 def engine_of(ir: str, triple: str, features: str) -> Any:
-    """Compile LLVM assembly for kinst's own process, and return LLVM's execution engine, which owns
-    the compiled code, which is not optimised.
+    """Compile LLVM assembly for kinst's own process, without optimisation. Return LLVM's execution
+    engine, which owns the compiled code.
     """
     target = llvm.Target.from_triple(triple).create_target_machine(
         features=features, opt=0, reloc="static", codemodel="jitdefault", jit=True

@@ -47,7 +47,8 @@ class InlineRecord:
 
         Args:
             probe: id of the site's probe.
-            otherwise: the call that writes the record if the trampoline cannot.
+            otherwise: the call that writes the record if the trampoline cannot, because the ring is
+                full or an NMI has interrupted a clause.
             guard: snippet that tests the clause's predicate; None if the clause has none.
         """
         return RecordBody(
@@ -63,11 +64,11 @@ def record_shapes(
     isa: Isa,
 ) -> Mapping[tuple[Clauses, Arguments], InlineRecord]:
     """Return the records that trampolines can write without a call, by the clauses and the
-    arguments of a probe. If these are not in the result, the probe has no such record.
+    arguments of the probes that record them.
 
     A trampoline can write a record if the probe has only one clause, and the clause records only
     the time, the CPU, registers, arguments in registers and constants. The clause's predicate must
-    not read `cpu`.
+    not read `cpu`. Any other probe is not in the result: its trampolines make a call.
 
     Args:
         layout: layout of the program's data.
@@ -110,8 +111,8 @@ def record_shapes(
 def _record_addresses(machine: CodeMachine) -> RecordAddresses | None:
     """Return the addresses that a trampoline needs for writing a record; None if trampolines cannot
     write records on this machine. They can under three conditions:
-    * They can read the CPU's number and the clock, and find the counter that keeps a thread on its
-      CPU (CodeMachine.pin).
+    * They can read the CPU's number and the clock, and raise the kernel's counter that keeps a
+      thread on its CPU (CodeMachine.pin).
     * All addresses fit in sign-extended 32-bit operands.
     * A ring is at least a page.
     """

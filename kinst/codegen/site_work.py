@@ -26,8 +26,9 @@ class Snippets:
     """The compiled snippets of a program.
 
     Attributes:
-        found: the snippet for each purpose: ("guard" or "index", the probe's clauses, where its
-            arguments are). An expression that is not pure has no snippet.
+        found: each snippet, by ("guard" or "index", indexes of clauses, where the probe's arguments
+            are). guard() and index() say what these two do. An expression that is not pure has no
+            snippet.
     """
 
     found: Mapping[_Purpose, Snippet | None]
@@ -64,7 +65,6 @@ def snippets_of(
     is @a[key] = count(), there is a snippet that finds the key's counter.
 
     Args:
-        program: the program.
         layout: layout of the program's data.
         counters: displacement of the counter blocks from the per-CPU base, or the address of the
             counters if all CPUs share them; None if there are no counters.
@@ -122,7 +122,6 @@ def counted(
     the clauses does anything but count with constant keys, or has a predicate that is not pure.
 
     Args:
-        program: the program.
         layout: layout of the program's data.
         probe: id of the probe.
         clauses: the clauses that the probe runs.
@@ -148,14 +147,13 @@ def counted(
 def own_keys(
     program: typed.TypedProgram, layout: ProgramLayout
 ) -> Callable[[int, Clauses], tuple[int, ...]]:
-    """Return a function that tells which entries of tables of constant keys belong to one probe.
+    """Return a function by which probes that do the same counting are found: two probes do if their
+    clauses, their arguments and the function's results for them are equal.
 
-    The function gets a probe's id and clauses, and returns one index for each aggregating action of
-    the clauses. It is the index of the entry whose keys depend on the probe (probefunc, id and so
-    on). It is -1 if there is no such entry: all keys are literals, or the aggregation has a hash
-    table.
-
-    Two probes do the same counting if they have equal clauses, equal arguments and equal indexes.
+    The function gets a probe's id and clauses. For each aggregating action of the clauses, it
+    returns which entry of the aggregation's table of constant keys is the probe's own, because its
+    keys depend on the probe (probefunc, id and so on). This index is -1 if all keys are literals,
+    or if the aggregation has a hash table.
     """
     tables: dict[Clauses, tuple[int, ...]] = {}
     entries = layout.site_keys

@@ -180,9 +180,9 @@ class _Writer:
         return self.code.icmp("ne", self.value(expr), 0)
 
     def word(self, expr: typed.Expr) -> tuple[IrValue, bool]:
-        """Emit LLVM IR for the truth value of an expression; return a 64-bit word and a flag. If
-        the flag is True, the word 0 means that the expression is true. If it is False, any other
-        word means that.
+        """Emit LLVM IR for the truth value of an expression; return (word, zero). If `zero` is
+        True, the expression is true if the 64-bit word is 0. Otherwise, it is true if the word is
+        not 0.
 
         An equality becomes a difference, which many ISAs compute without changing flags. Raises
         _ImpureError.
@@ -236,7 +236,9 @@ class _Writer:
 
 
 def _decides(expr: typed.Expr) -> bool:
-    """Return whether the value of this logical, unary or binary expression is always 0 or 1."""
+    """Return whether the value of a logical, unary or binary expression is always 0 or 1. That of
+    arithmetic, such as a + b, is not.
+    """
     return not isinstance(expr, typed.Binary) or expr.op in _COMPARE
 
 
@@ -250,8 +252,8 @@ class PureCode:
 
     Attributes:
         function: its LLVM function.
-        zero: True if the result word 0 means that the snippet's condition holds; False if any other
-            word means that.
+        zero: for a guard: True if its predicate holds if the result is 0; False if it holds if the
+            result is not 0.
     """
 
     function: IrFunction

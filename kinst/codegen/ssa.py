@@ -288,8 +288,8 @@ class IrFunction:
         return self._value(64, f'call i64 asm sideeffect "{text}", "{constraints}"()')
 
     def opaque(self, value: IrValue) -> IrValue:
-        """Emit empty inline assembly that copies a value; return the copy, about which LLVM knows
-        nothing.
+        """Emit empty inline assembly that copies a value; return the copy. LLVM knows nothing about
+        it, so it does not replace arithmetic on the copy by a select or a branch.
         """
         return self._value(value.bits, f'call i{value.bits} asm "", "=r,0"({value})')
 

@@ -251,7 +251,6 @@ def _update(
     """Emit LLVM IR that adds a value to the data of an aggregation's entry.
 
     Args:
-        firing: the firing.
         function: the aggregating function.
         data: address of the entry's data.
         value: the value to aggregate.

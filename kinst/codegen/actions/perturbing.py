@@ -1,8 +1,9 @@
 """LLVM IR of the actions that change the traced function: regs[] =, return(), skip() and goto().
 
 A clause changes only the frame of saved registers. When all clauses of the probe have run, the
-trampoline loads the changed registers from the frame. Then it takes the exit whose number is in the
-frame's exit slot. At a stopped machine, kinst does this instead of a trampoline.
+trampoline loads the changed registers from the frame. Then it leads control to the exit whose
+number is in the frame's exit slot: back to the caller, past the instruction, or to another
+instruction of the function. At a stopped machine, kinst does this instead of a trampoline.
 
 Tested by tests/fake/test_perturbing.py.
 """
@@ -31,7 +32,8 @@ class Perturbation:
 
     Attributes:
         slots: frame slots of the registers that they may write.
-        exits: numbers of the exits that they may take (core/bodies.py, Exit.number).
+        exits: numbers of the exits to which their return(), skip() and goto() may lead control
+            (core/bodies.py, Exit.number).
     """
 
     slots: frozenset[int] = frozenset()

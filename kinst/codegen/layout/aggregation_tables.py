@@ -1,6 +1,10 @@
 """Layout of the tables of aggregations: how many buckets each aggregating function has (Dynamic
 Tracing Guide, ch. 9), which keys are constants, and how many entries fit in a table.
 
+There are two kinds of tables. A hash table has room for keys that are computed when a probe fires.
+A table of constant keys has one entry for each tuple of keys that can occur, such as each traced
+function's name for @[probefunc]: each probe then always updates the same entry.
+
 Tested by tests/codegen/layout/test_layout.py.
 """
 
@@ -157,14 +161,13 @@ class _Constant:
 def _constant_keys(
     program: typed.TypedProgram, probes: Sequence[Probed], index: int
 ) -> _Constant | None:
-    """Return the entries for a table of constant keys, or None if the aggregation needs a hash
-    table.
+    """Return the entries of an aggregation's table of constant keys, or None if the aggregation
+    needs a hash table.
 
     A table of constant keys is possible under two conditions:
     * Every key is a literal, or is constant at each probe (probefunc, id and so on).
-    * If keys depend on the probe, each probe updates only one entry with such keys: a site
-      descriptor has room for the index of one entry of each aggregation. Entries whose keys are all
-      literals do not count.
+    * Each probe updates at most one entry whose keys depend on the probe: a site descriptor has
+      room for the index of one such entry of each aggregation.
 
     Args:
         index: index of the aggregation.
@@ -267,12 +270,11 @@ class EntryShape:
         return self.entries * self.entry_size
 
     def slots(self, program: typed.TypedProgram) -> int:
-        """Return the number of counter slots of the aggregation (AggregationLayout.slots): SLOTS,
-        or 0 if trampolines cannot find the counters of its keys (helpers/key_slots.py).
+        """Return how many counters the aggregation has that trampolines find by a key, without a
+        call (AggregationLayout.slots): SLOTS or 0.
 
-        Trampolines can find them if the aggregation is a count() in a hash table with one integer
-        or pointer key. In addition, some clause must have an update of the aggregation as its only
-        action, with a key that may be pure.
+        It has such counters if it is a count() in a hash table, with one integer or pointer as its
+        key, and if the only action of some clause is an update of it, with a key that may be pure.
         """
         types = self.aggregation.keys
         if self.constant or self.aggregation.function.name != "count" or len(types) != 1:

@@ -83,7 +83,6 @@ def lay_out_program(
     """Return the layout of everything that a program's clauses write.
 
     Args:
-        program: the program.
         probes: every probe that will run a clause, with its id and clause indexes.
         strsize: bytes of a string with its NUL.
         agg_size: bytes of one half of one CPU's aggregation area.

@@ -156,9 +156,8 @@ def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], F
 
 
 def dynamic_size(program: typed.TypedProgram, strsize: int, dynvarsize: int) -> int:
-    """Return the bytes that the tables of the dynamic variables need; 0 if there are no such
-    variables. It is dynvarsize, or more if each table could not have one bucket in dynvarsize
-    bytes.
+    """Return the bytes that the tables of the dynamic variables need: dynvarsize or, if that is too
+    small, as much as one bucket of each table. 0 if there are no such variables.
     """
     tables = lay_out_dynamic(program, strsize, dynvarsize)
     return (
@@ -172,7 +171,7 @@ def lay_out_dynamic(
     """Return the layout of each dynamic variable's table, in program order. All tables have the
     same number of buckets, as many as fit in dynvarsize bytes.
 
-    If dynvarsize is too small for one bucket of each table, each table has one bucket all the same:
+    If dynvarsize is too small for that, each table has one bucket, in more than dynvarsize bytes:
     DTrace, too, raises a size that is too small (dtrace_dstate_init()).
     """
     dynamic = [v for v in program.variables if v.is_dynamic]

@@ -86,8 +86,8 @@ def base_of(firing: Firing, args: Args) -> IrValue:
 
 
 def number(firing: Firing, value: Lowered) -> IrValue:
-    """Emit LLVM IR that extends an integer or pointer to 64 bits by zeros; return the i64.  No
-    prototype has a signed type narrower than 64 bits.
+    """Emit LLVM IR that extends an integer or pointer to 64 bits by zeros; return the i64.  Zeros
+    are right, because no prototype has a signed type that is narrower than 64 bits.
     """
     if isinstance(value, Text):
         raise KinstError("the argument of a subroutine is a string, not a number")

@@ -108,11 +108,11 @@ def _devices(firing: Firing, name: str) -> DeviceNumbers:
 
 
 def _joined(firing: Firing, args: Args, pieces: Sequence[EncodedBits]) -> IrValue:
-    """Emit LLVM IR that extracts bit fields from the first argument and joins them to one number;
-    return the number.
+    """Emit LLVM IR that extracts the major or minor number from the first argument, a device
+    number; return it.
 
     Args:
-        pieces: the bit fields, and where each belongs in the number.
+        pieces: the bit fields of the device number, and where each belongs in the result.
     """
     code, number, joined = firing.code, wide(firing, args[0]), const(0)
     for k, piece in enumerate(pieces):

@@ -45,7 +45,7 @@ class _Cleaner:
 
     def keep(self, dots: int) -> None:
         """Emit LLVM IR that stores a slash, `dots` dots and the current byte, and goes to the state
-        _PLAIN.
+        _PLAIN, in which no character waits to be stored.
         """
         for held in (SLASH, *[DOT] * dots):
             put(self.code, self.at, const(held), self.dst)

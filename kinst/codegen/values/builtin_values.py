@@ -1,5 +1,6 @@
 """LLVM IR that reads built-in variables: from the site's descriptor, the register frame, per-CPU
-data and the clock; on the host, from the CONTEXT_* words.
+data and the clock. On the host, the CONTEXT_* words (core/layout.py) take the place of per-CPU data
+and the clock: kinst stores the values there before it runs a clause.
 
 Tested by tests/codegen/test_records_and_faults.py and tests/codegen/test_process_state.py.
 """
@@ -279,9 +280,9 @@ def _caller(firing: Firing) -> IrValue:
 
 
 def _argument(firing: Firing, number: int) -> IrValue:
-    """Emit LLVM IR that reads argN from the register or stack word that the site's descriptor
-    names; return the argument's value. If the site has no such argument, the code faults as an
-    illegal operation.
+    """Emit LLVM IR that reads argN as the site's descriptor says: from a register, the stack or
+    other memory, or as a constant. Return the argument's value. If the site has no such argument,
+    the code faults as an illegal operation.
 
     Args:
         number: the N of argN.

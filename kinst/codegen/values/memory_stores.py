@@ -38,7 +38,7 @@ def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
     (p->x++).
 
     The code computes a number before the address to store to, as libdtrace's dt_cg_asgn_op() does.
-    It computes the address first if the number depends on the old value, and for a string, a
+    The address comes first if the number depends on the old value, or if the value is a string, a
     structure or an array.
 
     Args:
@@ -180,7 +180,7 @@ def _check(
     firing: Firing, expr: Store, address: IrValue, base: IrValue | None, size: int
 ) -> IrValue:
     """Emit LLVM IR that faults if the clause may not write `size` bytes at the address; return the
-    address as local_address() converts it.
+    address at which the emitted code can write them (local_address()).
 
     Args:
         base: result of _base(): the address of the variable in which all bytes must be; None if

@@ -1,5 +1,5 @@
-"""LLVM IR that reads, assigns and steps D variables in registers, in memory, or in hash tables
-(dynamic_variables.py).
+"""LLVM IR that reads, assigns and steps (++, --) D variables in registers, in memory, or in hash
+tables (dynamic_variables.py).
 """
 
 from __future__ import annotations
@@ -123,7 +123,6 @@ def lower_variable(firing: Firing, expr: typed.Expr, lower: Lower, nullable: Low
     be a NULL string.
 
     Args:
-        firing: the firing.
         expr: a GlobalRead, Assign, Step, KeyedRead, KeyedAssign, KeyedStep or OldValue.
         lower: emits the code of a key.
         nullable: emits the code of an assigned value, which may be NULL.
