@@ -47,8 +47,8 @@ def scalar(firing: Firing, expr: typed.Expr) -> IrValue:
 
 
 def nullable(firing: Firing, expr: typed.Expr) -> Lowered:
-    """Emit LLVM IR that evaluates an expression; return the value, which may be a NULL string.  This
-    is for values that D compares, assigns or passes on, since NULL is allowed there.
+    """Emit LLVM IR that evaluates an expression; return the value, which may be a NULL string.
+    This is for values that D compares, assigns or passes on, since NULL is allowed there.
     """
     match expr:
         case typed.Subroutine():
