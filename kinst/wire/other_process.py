@@ -132,25 +132,25 @@ class OtherProcess:
     def busy(self) -> int:
         """Return how many nanoseconds all threads but the first have run, added up. In QEMU, the
         vCPUs are among these threads."""
-        return self._scheduled(0)
+        return sum(times[0] for thread, times in self._scheduled().items() if thread != self.pid)
 
     def waited(self) -> int:
-        """Return how many nanoseconds all threads but the first were ready to run and had to wait
-        for a CPU, added up."""
-        return self._scheduled(1)
+        """Return how many nanoseconds all threads were ready to run and had to wait for a CPU,
+        added up."""
+        return sum(times[1] for times in self._scheduled().values())
 
-    def _scheduled(self, column: int) -> int:
-        """Return the sum of one column of /proc/PID/task/TID/schedstat over all threads but the
-        first."""
-        total = 0
-        for thread in os.listdir(f"/proc/{self.pid}/task"):
-            if int(thread) != self.pid:
-                try:
-                    with open(f"/proc/{self.pid}/task/{thread}/schedstat") as file:
-                        total += int(file.read().split()[column])
-                except OSError:
-                    continue
-        return total
+    def _scheduled(self) -> dict[int, tuple[int, int]]:
+        """Return (nanoseconds run, nanoseconds waited) of each thread, from
+        /proc/PID/task/TID/schedstat."""
+        found: dict[int, tuple[int, int]] = {}
+        for name in os.listdir(f"/proc/{self.pid}/task"):
+            try:
+                with open(f"/proc/{self.pid}/task/{name}/schedstat") as file:
+                    ran, waited, _ = file.read().split()
+            except OSError:
+                continue
+            found[int(name)] = int(ran), int(waited)
+        return found
 
     def descriptors(self) -> dict[int, str]:
         """Return the process's file descriptors: a map from each number to what the descriptor

@@ -174,7 +174,11 @@ class Vm(Guest):
 
     def _is_starved(self) -> bool:
         """Return whether the host has given the guest's CPUs too little time to come up; False if
-        QEMU has ended."""
+        QEMU has ended.
+
+        QEMU's first thread counts as waiting, too: on a very busy host it has not yet started the
+        threads of the CPUs.
+        """
         try:
             process = OtherProcess(self.qemu.pid)
             ran, waited = process.busy() / 1e9, process.waited() / 1e9

@@ -263,8 +263,13 @@ def test_accel_kvm_that_fails_is_an_error(
 
 
 @pytest.mark.vm
+@pytest.mark.parametrize("threads", [1, 2])  # 1: those of the guest's CPUs are not started yet
 def test_a_busy_host_decides_nothing(
-    prepared: Prepared, tmp_path: Path, device: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: Prepared,
+    tmp_path: Path,
+    device: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
 ) -> None:
     """The threads of a QEMU that only computes, at the lowest priority, share one CPU with eight
     programs (each in a session of its own: the scheduler may share a CPU by session): the guest is
@@ -274,14 +279,21 @@ def test_a_busy_host_decides_nothing(
     spin += "def work():\n while True: pass\n"
     code = tmp_path / "spin.py"
     code.write_text(f"{spin}os.nice(int(os.environ['NICE']))\n"
-                    "threading.Thread(target=work).start(); work()\n")  # fmt: skip
+                    "for _ in range(int(os.environ['MORE'])):\n"
+                    " threading.Thread(target=work).start()\n"
+                    "work()\n")  # fmt: skip
+    environment = f"NICE=0 MORE={threads - 1}"
     fake_qemu(
-        tmp_path, monkeypatch, f"NICE=0 exec nice -n 19 taskset -c {cpu} {sys.executable} {code}"
+        tmp_path,
+        monkeypatch,
+        f"{environment} exec nice -n 19 taskset -c {cpu} {sys.executable} {code}",
     )
     chosen = replace(choose(ISA, NONE, prepared.kernel, tmp_path, device), silence=1.0)
     others = [
         subprocess.Popen(
-            [sys.executable, str(code)], env={**os.environ, "NICE": "0"}, start_new_session=True
+            [sys.executable, str(code)],
+            env={**os.environ, "NICE": "0", "MORE": "1"},
+            start_new_session=True,
         )
         for _ in range(8)
     ]
