@@ -27,6 +27,14 @@
 here=/tmp/kinst-trials
 trouble='BUG|WARNING:|Oops|\[#[0-9]+\]|general protection|LOCKUP|lockup|stall|blocked for more than'
 mkdir -p $here
+mkfifo $here/never
+for file in now before after later last output log; do
+    : >$here/$file # so that no try makes them
+done
+caches=
+for cache in /sys/kernel/slab/*; do
+    [ -L "$cache" ] || [ ! -e "$cache/shrink" ] || caches="$caches $cache"
+done
 step=0
 
 # Tell the D program which try runs; 0 for none.
@@ -34,31 +42,36 @@ tell() {
     kill -0 $((base + $1))
 } 2>/dev/null
 
-# Print the number of objects in each cache of the kernel.  Caches count the free objects of a CPU's
-# own slabs as used until they are shrunk; so the process that shrinks them counts them as well, and
-# no other begins in between.  (The shell would read /proc/slabinfo byte by byte.)  The kernel frees
-# inodes after a grace period of RCU, hence the sleep; and it frees areas of vmalloc() later, many at
-# once (mm/vmalloc.c, lazy_max_pages()), so they are not counted.
+# objects FILE: write the number of objects in each cache of the kernel to a file.  Caches count the
+# free objects of a CPU's own slabs as used until they are shrunk; so the process that counts them
+# shrinks them right before.  It has all files open by then, since an open file takes objects of some
+# caches.  The kernel frees inodes and much else after a grace period of RCU, which lasts longer if the
+# host is busy; so the objects are counted until two counts are equal, at most eight times.  The kernel
+# frees areas of vmalloc() later, many at once (mm/vmalloc.c, lazy_max_pages()), so they are not
+# counted.
 objects() {
-    caches=
-    for cache in /sys/kernel/slab/*; do
-        [ -L "$cache" ] || [ ! -e "$cache/shrink" ] || caches="$caches $cache"
-    done
     sync
-    echo 3 >/proc/sys/vm/drop_caches
-    sleep 0.1
-    awk '
-        BEGIN {
-            for (k = 1; k < ARGC; k++) {
-                print 1 >(ARGV[k] "/shrink")
-                close(ARGV[k] "/shrink")
+    for count in 1 2 3 4 5 6 7 8; do
+        echo 3 >/proc/sys/vm/drop_caches
+        read -r -t 0.1 nothing <>$here/never
+        awk '
+            BEGIN {
+                count = ARGC
+                ARGC = 1 # getline reads standard input
+                for (k = 1; k < count; k++) printf "" >(ARGV[k] "/shrink")
+                for (k = 1; k < count; k++) {
+                    print 1 >(ARGV[k] "/shrink")
+                    fflush(ARGV[k] "/shrink")
+                }
+                while ((getline line) > 0) {
+                    split(line, words)
+                    if (words[1] != "vmap_area") print words[1], words[2]
+                }
             }
-            while ((getline line <"/proc/slabinfo") > 0) {
-                split(line, words)
-                if (words[1] != "vmap_area") print words[1], words[2]
-            }
-        }
-    ' $caches
+        ' $caches </proc/slabinfo >"$1"
+        if [ $count != 1 ] && cmp -s "$1" $here/last; then return; fi
+        cp "$1" $here/last
+    done
 } 2>/dev/null
 
 # grown WORD BEFORE AFTER
@@ -99,19 +112,19 @@ attempt() {
     echo "@try $1"
     dmesg -c >/dev/null
     now "$1" objects
-    objects >$here/before
+    objects $here/before
     now "$1" first
     tell "$1"
     sh -c "$command" </dev/null >$here/output 2>&1
     status=$?
     tell 0
     now "$1" objects
-    objects >$here/after
+    objects $here/after
     now "$1" second
     sh -c "$command" </dev/null >/dev/null 2>&1
     second=$?
     now "$1" objects
-    objects >$here/later
+    objects $here/later
     echo "@status $status $second"
     grown grown $here/before $here/after
     grown later $here/after $here/later
@@ -133,7 +146,7 @@ sh -c "$command" </dev/null >/dev/null 2>&1
 now 0 warm
 sh -c "$command" </dev/null >/dev/null 2>&1
 echo "@warm $?"
-objects >/dev/null
+objects $here/before
 for number in $numbers; do
     attempt "$number" || break
 done
