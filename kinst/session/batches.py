@@ -61,8 +61,8 @@ def cut(
 ) -> list[frozenset[int]]:
     """Split the functions that a program traces into batches, in address order.
 
-    Returns the addresses of the functions of each batch. Functions without an instruction that can
-    be planted are left out. Raises KinstError if no function is left.
+    Returns the addresses of the functions of each batch. Functions that the system forbids to plant
+    are left out. Raises KinstError if no function is left.
 
     Args:
         means_kernel: takes probe descriptions, and returns whether at least one of them matches

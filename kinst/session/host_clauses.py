@@ -237,7 +237,7 @@ def stopped_context(
 
 
 def host_side(machine: StartedMachine) -> HostSide:
-    """Return native functions by which host-run clauses read a machine's memory."""
+    """Return native functions by which host-run clauses read and write a machine's memory."""
     target, facts, stopped = machine.target, machine.facts, StoppedCpu()
 
     def read(address: int, size: int) -> bytes | None:
@@ -263,7 +263,9 @@ def host_side(machine: StartedMachine) -> HostSide:
             return None
 
     def write(address: int, data: bytes) -> bool:
-        """Write kernel memory; return whether it could be written."""
+        """Write kernel memory, and return True. If it cannot be written, raise TargetError, which
+        native_write() reports to the clause.
+        """
         target.write(address, data)
         return True
 

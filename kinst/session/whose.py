@@ -27,7 +27,8 @@ def not_in_process(program: tree.ProgramNode, pid: int) -> tree.ProgramNode:
 def _where(program: tree.ProgramNode, condition: str) -> tree.ProgramNode:
     """Return the program with a condition before the predicate of each clause of a kernel's probes.
 
-    Clauses of kinst's own probes (BEGIN, END, ERROR, tick-N) are not changed.
+    Clauses of kinst's own probes (BEGIN, END, ERROR, tick-N) are not changed. A clause with
+    descriptions of both kinds becomes two clauses.
     """
     (example,) = parse_option("n", f"BEGIN /{condition}/ {{ }}").clauses
     test, providers = example.predicate, load_all()

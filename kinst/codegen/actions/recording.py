@@ -187,8 +187,9 @@ def fill(
 def commit(firing: Firing, layout: ClauseLayout, reserved: Reserved) -> None:
     """Emit LLVM IR that writes a record's header, then makes the record visible to the consumer.
 
-    The firing may have interrupted a trampoline in the middle of another record. Then both records
-    become visible when that record is committed (core/bodies.py RecordBody).
+    The firing may have interrupted a trampoline that writes another record without a call. Then
+    both records become visible when the trampoline has completed its own (core/bodies.py
+    RecordBody).
 
     Args:
         layout: layout of the clause's records.
