@@ -325,7 +325,7 @@ class StoppedRunner(HostRunner):
 
     def __init__(self, machine: StartedMachine, plan: TracePlan) -> None:
         system, program = machine.system, plan.compiled.program
-        clock = HostClock(None if machine.never_stands else system.clock())
+        clock = HostClock(None if machine.never_stops else system.clock())
         if machine.target.abilities.traces_boot:
             clock = MachineClock(machine.target)
         super().__init__(machine.isa, plan, clock)

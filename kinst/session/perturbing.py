@@ -87,7 +87,7 @@ def refusals_of(
     for e in program.enabled:
         if e.clauses not in changes:
             changes[e.clauses] = changes_of((clauses[c] for c in e.clauses), machine.isa)
-    if machine.never_stands or machine.facts.only_counts:
+    if machine.never_stops or machine.facts.only_counts:
         for action in (action for clause in clauses for action in clause.actions):
             if _disturbs(action):
                 why = IN_PROGRAM if machine.facts.only_counts else HERE

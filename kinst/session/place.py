@@ -144,7 +144,7 @@ def _ability(machine: StartedMachine, memory: ScratchMemory, forced: str) -> Pla
         bool(facts.trap_hook) or facts.only_counts,  # _without_traps() removes them
         bool(facts.fault_hook),
         forced,
-        not machine.never_stands,
+        not machine.never_stops,
     )
 
 
@@ -173,7 +173,7 @@ def _split(
     sampled = tuple(
         _sampled(e, isa)
         for e in enabled
-        if machine.never_stands and e.timer is not None and e.timer.each_cpu
+        if machine.never_stops and e.timer is not None and e.timer.each_cpu
     )
     ids = {e.probe.id for e in sampled}
     host = tuple(e for e in enabled if e.probe.site is None and e.probe.id not in ids)

@@ -92,7 +92,7 @@ def plan(
         isa, scratch, placed.memory.native, side.read.address, side.user,
         parents_of(facts), facts.user_state, facts.interrupt_masks, dialect,
     )  # fmt: skip
-    writes = compiled.options.destructive and not machine.never_stands
+    writes = compiled.options.destructive and not machine.never_stops
     written = side.write.address if writes else 0
     here = replace(here, symbols=symbols, paths=facts.paths, nofault_write=written)
     host = _compile_host(placed, places, here)
@@ -286,7 +286,7 @@ def _hooks(placed: PlacedProgram, code: TargetCode, machine: StartedMachine) -> 
     """
     facts, kernel, system, parts = machine.facts, machine.kernel, machine.system, placed.placement
     hooks = []
-    if not machine.never_stands and any(s.choice.way == "trap" for s in parts.planted):
+    if not machine.never_stops and any(s.choice.way == "trap" for s in parts.planted):
         live = kernel.live(facts.trap_hook, HOOK_BYTES)
         hooks.append(Hook(facts.trap_hook, live, code.address + code.trap_hook, False))
     places = [s.site.address for s in parts.planted]

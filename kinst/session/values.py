@@ -75,8 +75,8 @@ class StartedMachine:
         return (max(bases) - min(bases) + (bases[1] - bases[0]) + 3 * LEAF) & -LEAF
 
     @property
-    def never_stands(self) -> bool:
-        """Whether the machine is never stopped but planted while it runs, as this host is."""
+    def never_stops(self) -> bool:
+        """Whether the machine is never stopped, but planted while it runs, as this host is."""
         return self.target.planter is not None
 
 

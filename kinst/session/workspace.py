@@ -136,7 +136,7 @@ class Workspace:
         machine = self.machine
         if not machine.isa.RUN_SIZE:
             return None
-        if not machine.never_stands and machine.target.pointers(()) is None:
+        if not machine.never_stops and machine.target.pointers(()) is None:
             return None
         known = self._leaders or Leaders(machine.isa, machine.system, machine.kernel)
         self._leaders = known.seen_by(machine.kernel)

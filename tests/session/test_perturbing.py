@@ -55,7 +55,7 @@ def refusal(
     stopped = SimpleNamespace(
         isa=isa, kernel=SimpleNamespace(isa=isa, instructions=lambda _: ()), system=None,
         facts=facts,
-        never_stands=machine.pop("never_stands", False),
+        never_stops=machine.pop("never_stops", False),
     )  # fmt: skip
     asked = SimpleNamespace(compiled=compiled, enabled=(ENABLED,))
     rules = refusals_of(cast(Any, asked), cast(Any, stopped))
@@ -94,7 +94,7 @@ def test_what_a_function_may_return(result: DType | None, value: int, told: str)
 )  # fmt: skip
 def test_some_machines_are_not_perturbed(action: typed.Action) -> None:
     with pytest.raises(KinstError, match=HERE):
-        refusal(action, never_stands=True)
+        refusal(action, never_stops=True)
     with pytest.raises(KinstError, match=IN_PROGRAM):
         refusal(action, only_counts=True)
 
