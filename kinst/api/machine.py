@@ -722,7 +722,7 @@ class Machine:
             running = RunningTrace(made, HostAlone(made, self._isa), self._report, self._output)
             return ReadyBatch(running, made)
         workspace = self._started.workspace
-        workspace.keep(made)
+        workspace.reserve(made)
         boots = workspace.machine.target.abilities.traces_boot
         stays = made.compiled.plant.forced == "stop" or not made.placement.stopped
         again = partial(self._plan_after_boot, made) if boots and not stays else None
@@ -743,7 +743,7 @@ class Machine:
         booting = workspace.machine
         workspace.boot_over(booted(booting, self._request, self._files, self._report))
         planned = plan_after_boot(made, booting.system, workspace, self._report.detail)
-        workspace.keep(planned)
+        workspace.reserve(planned)
         self._report.stage("plan after boot")
         return workspace.machine, planned
 

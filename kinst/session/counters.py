@@ -134,7 +134,7 @@ class CounterBlocks:
         """Return counter blocks of `block_size + more` bytes each. If these do not fit, return
         blocks of `block_size` bytes.
 
-        None if the program has no counters, or no block fits. keep() reserves the blocks.
+        None if the program has no counters, or no block fits. The blocks stay free until reserve().
 
         Args:
             memory: the trace's scratch.
@@ -170,7 +170,7 @@ class CounterBlocks:
         """Return whether a block of `size` bytes fits, or may fit since nothing is mapped yet."""
         return self._first is None or self._free(size) is not None
 
-    def keep(self, counters: Counters | None) -> tuple[int, int]:
+    def reserve(self, counters: Counters | None) -> tuple[int, int]:
         """Reserve the counter blocks that place() returned last.
 
         Returns offsets [low, high) of the reserved bytes in each CPU's area; release() takes them.
@@ -184,10 +184,10 @@ class CounterBlocks:
         return own
 
     def release(self, reserved: tuple[int, int], view: memoryview) -> None:
-        """Free and zero the bytes of each CPU's area that keep() reserved.
+        """Free and zero the bytes of each CPU's area that a trace has reserved.
 
         Args:
-            reserved: offsets [low, high), as keep() returned them.
+            reserved: offsets [low, high), as reserve() returned them.
             view: all scratch of the machine.
         """
         if self._first is None or reserved not in self._used:

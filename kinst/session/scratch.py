@@ -76,8 +76,8 @@ class ScratchPool:
         self._size = size - self._room
 
     def take(self, program: EnabledProgram) -> ScratchMemory:
-        """Return scratch for a program and its probes, with all its data zeroed. keep() reserves
-        it.
+        """Return scratch for a program and its probes, with all its data zeroed. It stays free
+        until reserve().
 
         If the target has no scratch, the memory is kinst's own. During a traced boot the scratch
         has no address in the kernel yet (boot_over()).
@@ -165,7 +165,7 @@ class ScratchPool:
         several = self._size - start > self._data + data  # room for the data of later traces too
         return start, start + (self._data if several else 0)
 
-    def keep(self, placed: PlacedProgram, code_end: int) -> None:
+    def reserve(self, placed: PlacedProgram, code_end: int) -> None:
         """Reserve the scratch that take() returned last, so that later traces do not overwrite it.
 
         Args:

@@ -145,7 +145,7 @@ class Workspace:
     # Scratch.
 
     def take(self, program: EnabledProgram) -> ScratchMemory:
-        """Return scratch for a program and its probes; keep() reserves it.
+        """Return scratch for a program and its probes. It stays free until reserve().
 
         Raises KinstError if too little is left.
         """
@@ -166,15 +166,15 @@ class Workspace:
         """
         return self._counters.place(memory, size, more)
 
-    def keep(self, plan: TracePlan) -> None:
+    def reserve(self, plan: TracePlan) -> None:
         """Reserve the scratch, the counters and the code of a trace, so that later traces do not
         overwrite them.
         """
         placed = plan.placed
         if self._pool is not None:
-            self._pool.keep(placed, plan.code_end)
+            self._pool.reserve(placed, plan.code_end)
         start = placed.scratch.address + placed.scratch.text
-        counters = self._counters.keep(placed.counters)
+        counters = self._counters.reserve(placed.counters)
         if start < plan.code_end:
             back = ways_back(plan.sites)
             self.ended += (EndedCode((start, plan.code_end), back, counters),)

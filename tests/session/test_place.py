@@ -195,7 +195,7 @@ def test_what_an_ended_trace_left_in_scratch_stays() -> None:
             memory = pool.take(whole)
             scratch = lay_out_scratch(whole, memory, 1, layout, len(probes))
             placed = PlacedProgram(Placement(whole, memory, (), probes[0]), scratch, layout, None)
-            pool.keep(placed, memory.address + scratch.text + PAGE)
+            pool.reserve(placed, memory.address + scratch.text + PAGE)
             set_active(memory.view, scratch, True)
             data_pages = range(scratch.ring, scratch.dynamic + scratch.dynamic_size, PAGE)
             assert not any(memory.view[at] for at in data_pages)

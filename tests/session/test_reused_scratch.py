@@ -130,7 +130,7 @@ class Traces:
         placed = PlacedProgram(placement, scratch, self.layout, None)
         start = memory.address + placed.scratch.text
         assert placed.scratch.text + pages * PAGE <= memory.size
-        self.pool.keep(placed, start + pages * PAGE - 8)
+        self.pool.reserve(placed, start + pages * PAGE - 8)
         self.placed = placed
         first = getattr(self, "first", start)
         self.first = first
@@ -202,9 +202,9 @@ def test_counters_are_used_again_and_start_from_zero() -> None:
     memory = ScratchMemory(view, SCRATCH, 0, LEAF, 512, 0, 0, LEAF)
     assert blocks.has_room(8)
     first = blocks.place(memory, 100)
-    kept = [blocks.keep(first)]
+    kept = [blocks.reserve(first)]
     second = blocks.place(memory, 8, more=200)
-    kept.append(blocks.keep(second))
+    kept.append(blocks.reserve(second))
     assert first is not None and second is not None and second.size == 208
     assert first.offsets == (LEAF,) and second.offsets == (LEAF + 128,)
     assert not blocks.has_room(129) and blocks.place(memory, 129) is None
