@@ -3,8 +3,8 @@
 The description of an inline function becomes kinst::CALLER:OFFSET for each of its inlined copies,
 and fbt::F:entry or fbt::F:return for its out-of-line code if there is any. The description of a
 function that is never inlined becomes the fbt probe alone. A conditional jump out of a copy is a
-return only if it is taken. Such a site goes to an additional clause, directly after the original
-one, whose predicate has the condition.
+return only if the jump is taken. For such a site kinst adds a clause directly after the original
+one. The predicate of the added clause has the condition on which the jump is taken.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def expand(program: tree.ProgramNode, sources: Sources, *, zero: bool = False) -
 _Named = tuple[ProbePattern, str, int]
 
 
-# A site's rank among the sites at the same instruction; the inline function; the description that
-# matched the site.
+# A rank, the inline function, and the program's description that stands for the site. If several
+# nested copies have a site at one instruction, the clause for the lowest rank is first.
 _Meant = tuple[int, str, tree.DescriptionNode]
 
 
@@ -132,7 +132,7 @@ class _Chosen:
         graph: flow graph of the function that contains the copies.
         inside: for return probes, the nodes of the graph in which control is inside the copies;
             None for entry probes.
-        plain: the sites to plant if the kernel refuses no instruction.
+        plain: the sites to plant if kinst may plant every instruction.
     """
 
     region: CopyRegion
@@ -141,11 +141,11 @@ class _Chosen:
     plain: list[CopyExit]
 
     def sites_to_plant(self, refused: Callable[[int], bool]) -> list[CopyExit] | None:
-        """Return the sites to plant: the entry or the returns of the copies. None if the kernel
-        refuses the copies' entry, and no other instruction can replace it.
+        """Return the sites to plant: the entry or the returns of the copies. None if the
+        instruction at the entry cannot be planted, and no other instruction can replace it.
 
         Args:
-            refused: tells whether the kernel refuses the instruction at an address.
+            refused: tells whether the instruction at an address cannot be planted.
         """
         entry = entry_address(self.region.entry, self.graph, refused)
         if entry is None:
@@ -250,13 +250,13 @@ class _Expander:
         return _Meaning(tuple(always), tuple(sometimes))
 
     def _function(self, pattern: ProbePattern, name: str, *, alone: bool) -> _Meaning:
-        """Return the sites of one function.
+        """Return the sites that a description kinst::F:entry or kinst::F:return has for one
+        function: in the inlined copies of the function, and in its out-of-line code.
 
         Args:
-            pattern: the description.
+            pattern: the description; F may be a glob.
             name: the function.
-            alone: whether the description names this function, so that an unknown function is an
-                error; False if a glob matches it.
+            alone: whether F is the function's name; then an unknown function is an error.
         """
         functions = self._index.functions(name)
         copies = self._index.copies(name)
@@ -280,8 +280,9 @@ class _Expander:
     def _out_of_line(
         self, pattern: ProbePattern, name: str, functions: Sequence[FunctionDie], *, alone: bool
     ) -> list[Function]:
-        """Return a function's out-of-line code. Debug information tells where it is, even if its
-        symbol is called F.isra.0. If debug information has no such code, search for a symbol.
+        """Return a function's out-of-line code. Debug information tells where this code is, even if
+        the code's symbol has another name, such as F.isra.0. If debug information has no such code,
+        search for the symbol F.
 
         Args:
             alone: whether to raise KinstError if there is no such code.
@@ -373,11 +374,11 @@ class _Expander:
         return sites
 
     def _refused(self, chosen: Sequence[_Chosen]) -> Callable[[int], bool]:
-        """Return a function that tells whether the kernel refuses the instruction at an address.
+        """Return a function that tells whether the instruction at an address cannot be planted.
 
-        The answers for all sites that will probably be planted are found now, by a single call of
-        Kernel.refused(). This is faster than a call for each site. For any other site, the returned
-        function calls Kernel.refused() itself.
+        A single call of Kernel.refused() finds the answers for all sites that will probably be
+        planted. This is faster than a call for each site. For any other site, the returned function
+        calls Kernel.refused() itself.
         """
         sizes: dict[int, int] = {}
         for copy in chosen:
@@ -438,7 +439,9 @@ def _in(function: Function, pattern: ProbePattern) -> bool:
 
 
 def _lost(region: CopyRegion, gaps: Sequence[Gap], name: str) -> bool:
-    """Return whether a copy, or an instruction by which control leaves it, may be in a gap.
+    """Return whether an inlined copy must be left out because of gaps, which are bytes that kinst
+    cannot decode: part of the copy is in a gap. For returns, any gap is enough, since control may
+    leave the copy by an instruction in the gap.
 
     Args:
         gaps: the gaps of the function that contains the copy.

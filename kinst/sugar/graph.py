@@ -7,9 +7,10 @@ A node is a basic block: control enters it only at its first instruction. The ru
   would give the graph paths that control never takes.
 - A computed jump leads to the branch targets in the function's jump tables, and to every node
   without another predecessor. An edge that control never takes does little harm: less code counts
-  as part of an inlined copy. A missing edge would move the copy's entry to a wrong address.
-- An instruction that may fault on purpose also leads to its fix-up code. Without this edge, the
-  copy's entry could move to a wrong address as well.
+  as part of an inlined copy. A missing edge does more harm: code that control reaches without
+  passing the copy's entry counts as part of the copy. Also, if the entry cannot be planted, the
+  instruction that replaces it may run more often than the entry.
+- An instruction that may fault on purpose also leads to its fix-up code, for the same reason.
 
 Tested by tests/sugar/test_inline.py.
 """
@@ -68,7 +69,7 @@ class Graph:
             kernel: the kernel.
             parts: the function, then its .cold parts.
             cuts: addresses at which a node must begin.
-            alone: those of the cuts whose node must end after one instruction.
+            alone: those of the cuts at which a node of only one instruction must begin.
             dead_ends: addresses of functions that never return.
         """
         self.parts = tuple(parts)
@@ -181,8 +182,8 @@ class Graph:
         """Return a D expression that is true if an indirect jump leaves the function.
 
         Args:
-            destination: D expression for the jump's target. If it is "" because the target is not
-                known, the result is "".
+            destination: D expression for the jump's target; "" if the target is not known. The
+                result is then "" as well.
         """
         return " && ".join(
             f"({destination} < {p.address:#x} || {destination} >= {p.address + p.size:#x})"
@@ -203,8 +204,8 @@ class Graph:
         return self._index.get(address)
 
     def nodes_in(self, ranges: Sequence[tuple[int, int]]) -> set[int]:
-        """Return the nodes inside address ranges [low, high). Both ends of each range must
-        be cuts.
+        """Return the nodes inside address ranges [low, high). No node may be partly inside: the
+        ends of all ranges were given as cuts when the graph was built.
         """
         nodes: set[int] = set()
         for low, high in ranges:

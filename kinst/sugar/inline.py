@@ -144,19 +144,20 @@ def stay(region: CopyRegion, graph: Graph) -> Stay:
 
 
 def never(address: int) -> bool:
-    """Return False: no instruction is refused. This is the default of the parameters named
-    `refused`, which tell whether the instruction at an address is refused.
+    """Return False: the instruction at `address` can be planted. This is the default of the
+    parameters named `refused`, which tell whether an instruction cannot be planted.
     """
     return False
 
 
 def entry_address(entry: int, graph: Graph, refused: Callable[[int], bool] = never) -> int | None:
-    """Return the address to plant for a copy's entry: the entry itself or, if it is refused, the
-    next instruction that runs exactly as often as the entry. None if there is no such instruction.
+    """Return the address to plant for a copy's entry: the entry itself or, if it cannot be planted,
+    the next instruction that runs exactly as often as the entry. None if there is no such
+    instruction.
 
     Args:
         entry: address of the entry.
-        refused: tells whether the instruction at an address is refused.
+        refused: tells whether the instruction at an address cannot be planted.
     """
     node = graph.node_at(entry)
     if node is None:
@@ -190,7 +191,7 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
 
     Args:
         stay: the nodes in which control is inside the copy.
-        refused: tells whether the instruction at an address is refused.
+        refused: tells whether the instruction at an address cannot be planted.
     """
     inside = set(stay.nodes)
     while True:
@@ -205,13 +206,13 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
 def _exits(
     inside: Collection[int], entry: int, graph: Graph, refused: Callable[[int], bool]
 ) -> tuple[list[CopyExit], list[int]]:
-    """Return the exits of a copy for which a site can be planted; and the nodes by which control
-    can leave the copy without such an exit.
+    """Return the exits of a copy that kinst can plant, and the nodes from which control can leave
+    the copy without passing one of these exits.
 
     Args:
         inside: the nodes of the copy.
         entry: the node at the copy's entry.
-        refused: tells whether the instruction at an address is refused.
+        refused: tells whether the instruction at an address cannot be planted.
     """
     leaving = _edges_out(inside, entry, graph)
     exits_found: list[CopyExit] = []
@@ -264,9 +265,9 @@ def _is_clear(
 def _site_after(
     to: int, inside: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> int | None:
-    """Return the address to plant in the node after an exit: edges out of the copy lead to this
-    node. None if edges from outside the copy lead there as well, or if the node is outside the
-    function.
+    """Return the address to plant in a node that control comes to directly after leaving a copy.
+    None if no instruction there can be planted, or if control can also come to the node in another
+    way than out of the copy. None also if `to` is in the copy or outside the function.
 
     Args:
         to: the node.
@@ -285,10 +286,10 @@ def _exit_address(
     """Return the address to plant in a node from which control leaves the copy; None if no
     instruction is suitable.
 
-    Usually this is the address of the node's last instruction. If that one is refused, an earlier
-    instruction of the node can replace it, but only if every edge of the node leaves the copy. If
-    all instructions of the entry node are refused, the instruction that replaces the entry can also
-    replace the exit.
+    Usually this is the address of the node's last instruction. If that one cannot be planted, and
+    every edge of the node leaves the copy, an earlier instruction of the node replaces it. If no
+    instruction of the node can be planted and the node is the copy's entry, the instruction that
+    replaces the entry (entry_address) also replaces the exit.
 
     Args:
         entry: the node at the copy's entry.
@@ -305,10 +306,11 @@ def _exit_address(
 
 
 def _condition(edges: Sequence[Edge], edges_out: Collection[int]) -> str:
-    """Return a D expression that is true if control will leave the copy: if it will take one of the
-    edges `edges_out`. "" if control always leaves the copy.
+    """Return a D expression that is true, at the end of a node, if control will leave the copy: if
+    it will take one of the edges `edges_out`. "" if control always leaves the copy.
 
-    A computed jump whose targets are not known leaves the copy only if it leaves the function.
+    A computed jump without a known jump table counts as leaving the copy only if it leaves the
+    function.
 
     Args:
         edges: all edges of the node.
@@ -327,8 +329,8 @@ def _condition(edges: Sequence[Edge], edges_out: Collection[int]) -> str:
 
 
 def _edges_out(inside: Collection[int], entry: int, graph: Graph) -> dict[int, set[int]]:
-    """Return the edges that lead out of a copy: for each node that has such edges, their indexes
-    among the node's edges.
+    """Return the edges that lead out of a copy. The result maps each node that has such edges to
+    their indexes among all edges of the node.
 
     Args:
         inside: the nodes of the copy.

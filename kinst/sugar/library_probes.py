@@ -11,9 +11,9 @@ args[1] is replaced by xlate < psinfo_t * > ((struct thread *)arg0), and the nam
 still sched:::wakeup (ProbePattern.library). The function in this name is the kernel's function in
 which the probe fires: sched:vmlinux:wake:wakeup.
 
-A library may declare a probe several times, for different kernels. Each declaration whose inputs
-fit the kernel's types counts. If two of them have the same description, it counts only for the
-first.
+A library may declare a probe several times, for different kernels. kinst uses all declarations
+whose inputs have the types that the traced kernel has there. If two of these describe the same
+probe of the kernel, kinst uses this description only in the first of them.
 
 Tested by tests/sugar/test_library_probes.py.
 """
@@ -176,8 +176,9 @@ class LibraryProbes:
         declared: _Declared,
         alone: bool,
     ) -> list[tree.ClauseNode]:
-        """Return what a clause becomes for one probe of a library: a clause for each of the probe's
-        declarations that fit the traced kernel. Raises DError.
+        """Return the clauses that replace a clause for one probe of a library. There is one for
+        each of the probe's declarations that fit the traced kernel. Raises DError if none fits, or
+        if the clause uses an argument that the probe does not have.
 
         Args:
             description: the clause's description that matches the probe.
@@ -196,7 +197,8 @@ class LibraryProbes:
         probe: tree.ProbeDeclarationNode,
         marked: LibraryProbe,
     ) -> tree.ClauseNode:
-        """Return what a clause becomes for one declaration of a library's probe. Raises DError.
+        """Return the clause that replaces a clause for one declaration of a library's probe. Raises
+        DError if the clause uses an argument that the probe does not have.
 
         Args:
             clause: the clause that has the description.
@@ -224,8 +226,8 @@ class LibraryProbes:
     def _versions(
         self, description: tree.DescriptionNode, declared: _Declared
     ) -> list[tree.ProbeDeclarationNode]:
-        """Return the declarations of a probe that fit the traced kernel. A declaration has one or
-        more probe descriptions; one that an earlier declaration has, too, is left out of the later
+        """Return the declarations of a library's probe that fit the traced kernel, each without the
+        probe descriptions that an earlier one has as well. Without a kernel, return only the first
         declaration.
 
         Raises DError with the reason if no declaration fits.
@@ -251,8 +253,9 @@ class LibraryProbes:
         return versions
 
     def _misfit(self, version: tree.ProbeDeclarationNode) -> str:
-        """Return why a declaration does not fit the traced kernel: one of the probes that it
-        describes has too few arguments, or an argument of another type. "" if the declaration fits.
+        """Return why a declaration does not fit the traced kernel: the kernel does not have one of
+        the functions that it describes, or a described probe has too few arguments or an argument
+        of another type. "" if the declaration fits.
 
         Also "" if kinst cannot tell: there is no kernel, a description has a glob, or the types of
         a described probe's arguments are not known.
@@ -331,12 +334,14 @@ class _Body:
         self._outputs = outputs.parameters
 
     def of(self, node: tree.ExprNode) -> tree.ExprNode:
-        """Return an expression of the clause with args[] and arg0 to arg9 replaced."""
+        """Return an expression of the clause in which args[N] and arg0 to arg9 are replaced by the
+        arguments of the library's probe (outputs).
+        """
         return replaced(node, self._argument)
 
     def inputs(self, node: tree.ExprNode) -> tree.ExprNode:
-        """Return an expression of the declaration with the names of inputs replaced by arg0 to
-        arg9.
+        """Return an expression of the declaration in which the names of inputs are replaced by arg0
+        to arg9.
         """
         return replaced(node, self._input)
 

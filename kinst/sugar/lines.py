@@ -40,7 +40,7 @@ class SourceLine:
     function: str
     file: str  # "" for the file that declares the function
     number: int
-    every: bool = False  # whether all instructions of the line are meant, not one in each copy
+    every: bool = False  # whether all instructions of the line are meant, not only the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class SourceFile:
     module: str
     name: str
     number: int = 0  # number of the line; 0 for all lines
-    every: bool = False  # see SourceLine
+    every: bool = False  # whether all instructions of the line are meant, not only the first
 
 
 def file_of(pattern: ProbePattern) -> SourceFile | None:
@@ -102,11 +102,12 @@ def expand_lines(
 ) -> tree.ProgramNode:
     """Replace every description of a source line or file by descriptions of instructions.
 
-    Raises DError at the description if find() or find_file() raises KinstError.
+    Raises DError if find() or find_file() raises KinstError.
 
     Args:
-        find: returns the descriptions for a line in a function.
-        find_file: returns the descriptions for a file or a line of a file.
+        find: returns the descriptions of a line's instructions in certain functions.
+        find_file: returns the descriptions of the instructions of a file, or of one of its lines,
+            in all functions.
     """
 
     def one(description: tree.DescriptionNode) -> list[tree.DescriptionNode]:

@@ -35,7 +35,9 @@ class MatchedInstruction:
     pattern: ProbePattern  # a description of this instruction alone
     address: int
     text: str  # name of the instruction in messages
-    fixed: bool = False  # whether its probe has several instructions, which stay in one clause
+    # Whether its probe fires at several instructions. Such a probe cannot be split: its
+    # instructions stay in one clause.
+    fixed: bool = False
 
 
 # (instruction, variable, inlined function or "") -> the variable; raises KinstError for an unknown
@@ -86,11 +88,13 @@ def provisional(
 
     Args:
         type_of: returns the type of a variable in the function that a description names; None if
-            there is no such variable.
+            the function has no such variable.
         names_of: returns the names of all variables in the function that a description names.
 
     Raises:
-        DError: the function has no such variable.
+        DError: a clause reads a variable, but no description of the clause names a function that
+            has it; or a clause has print(locals), but one of its descriptions names no function
+            with local variables.
     """
     items: list[tree.ItemNode] = []
     for item in program.items:
@@ -154,13 +158,12 @@ def expand_locals(
 
     An instruction at which a variable cannot be read is left out, with a note for the user.
 
-    Raises DError if no instruction of a description is left. Raises DError as well if an
-    instruction of a probe with several instructions is left out: such a probe must have all of its
-    instructions, or none.
+    Raises DError if no instruction of a description is left. Some probes fire at several
+    instructions. Such a probe must have all of them: if one is left out, DError is raised.
 
     Args:
         places: returns the instructions that a description matches.
-        find: returns a variable at an instruction.
+        find: returns how to read a variable at an instruction.
         nearest: returns a hint for messages, which names a nearby instruction at which a variable
             can be read.
         names_at: returns the names of the variables at an instruction.
@@ -200,8 +203,11 @@ class _ClauseSplitter:
     def add(
         self, description: tree.DescriptionNode, instructions: Sequence[MatchedInstruction]
     ) -> list[_Missing]:
-        """Add each instruction of one description to its group. Return the instructions at which a
-        variable cannot be read, which are in no group.
+        """Add each instruction of one description to the group of instructions with the same
+        expressions. Return those at which a variable cannot be read, which are in no group.
+
+        Raises DError if the instructions of a probe cannot be split, but differ in their
+        expressions.
         """
         missing: list[_Missing] = []
         keys: set[str] = set()
@@ -397,8 +403,9 @@ def _whole(local: Local, span: Span) -> tree.ExprNode:
 
 
 def _value(local: Local) -> str:
-    """Return the text of a D expression that joins the pieces of a local variable to one u64.
-    Raises KinstError.
+    """Return the text of a D expression for a local variable as one u64. If the variable is in
+    several registers or words of memory, the expression joins these pieces. Raises KinstError if
+    they cannot be joined.
     """
     if len(local.pieces) == 1:
         return local.pieces[0].text
@@ -420,8 +427,8 @@ def _value(local: Local) -> str:
 
 
 def _member(local: Local, name: str) -> Local:
-    """Return a member of a local variable as a variable of its own. The local variable is a
-    structure that is not in memory. Raises KinstError.
+    """Return a member of a structure as a variable of its own. The structure is a local variable
+    that is not in memory. Raises KinstError if there is no such member, or if it cannot be read.
     """
     if not isinstance(local.type, StructType):
         raise KinstError(f"{local.name} is not a structure")
