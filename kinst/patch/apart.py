@@ -29,8 +29,8 @@ class Apart:
     of translated code."""
 
     def __init__(self, table: CodeTable, taken: U64, align: int) -> None:
-        """Begin with the table entries of the addresses in `taken` in use, and all other entries
-        free.
+        """Begin with an empty allocator: only the table entries of the addresses `taken` are in
+        use.
 
         Args:
             table: the machine's table of translated code.

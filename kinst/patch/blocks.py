@@ -81,11 +81,12 @@ def _none() -> I64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """The sites of a program, with the work that is left for each after blocks were formed.
+    """The sites of a program after blocks were formed. In a block, only one site's trampoline
+    counts.
 
     Attributes:
-        wanted: all sites, each with the work that is left.
-        entered: indexes of the sites that need a stub.
+        wanted: all sites, each with the work that its trampoline still has to do.
+        entered: indexes of the sites that need a stub, since control may enter a block there.
         counters: the counter of each stub, in the order of `entered`; given as in BlockSums.
         sums: how to compute the counters of instructions from those of blocks and stubs.
     """
@@ -104,7 +105,8 @@ def arrange(
     started: U64 = _NO_ADDRESSES,
 ) -> Blocks:
     """Form the blocks of sites: sites that only count, and that always run one after another, share
-    one counter. Return for each site what its trampoline must still do.
+    one counter. Return the sites with the work that their trampolines still have to do, and how to
+    compute the counters of the sites from those of the blocks.
 
     Args:
         wanted: the sites, in address order.
@@ -112,8 +114,8 @@ def arrange(
         free: for each site, whether a trampoline can count there without saving the flags or a
             register, because what it changes is dead.
         rules: the counters that are free for blocks, and the instructions that end a block.
-        started: address of the first site of each run. The jump of the run leads to this site's
-            trampoline, even if the site has no probe and so no patch of its own.
+        started: addresses of the first sites of runs. The jump of a run leads to the trampoline of
+            the run's first site, even if the site has no probe and so no patch of its own.
     """
     if not wanted:
         return Blocks(wanted)
@@ -262,16 +264,17 @@ def only_counts(work: WantedSite) -> bool:
     """Return whether a site's trampoline does nothing but add to counters, without a condition,
     before the displaced instruction.
 
-    A site without work counts as such a site. A site whose trampoline runs earlier instructions
-    again does not.
+    For a site without work, the result is True. It is False if the trampoline runs earlier
+    instructions again.
     """
     counts = all(isinstance(body, CountBody) and body.guard is None for body in work.bodies)
     return counts and not work.rerun_prefix
 
 
 def signed(offset: int) -> int:
-    """Convert the offset of a counter (CountBody.offsets) to a signed 64-bit number. If all CPUs
-    share the counter, its offset is a kernel address, which becomes negative."""
+    """Convert the offset of a counter (CountBody.offsets) to a signed 64-bit number, as numpy
+    columns need it. If all CPUs share the counter, its offset is a kernel address, which becomes
+    negative."""
     return offset - (1 << 64) if offset >> 63 > 0 else offset
 
 

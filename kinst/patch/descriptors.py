@@ -128,12 +128,13 @@ def descriptors_of(
 
     Args:
         rows: the probes.
-        base: address of the string block for the code that runs the clauses.
+        base: address at which the code of the clauses reads the string block.
         strings: the string block, to which the probes' names are added.
         size: size of one descriptor in bytes.
         keys: for each probe, one index for each aggregation with constant keys, in the order of the
             aggregations: the index of the probe's entry in that aggregation.
-        rules: for the index of a probe, how to find the caller at its site.
+        rules: maps the index of a probe to the rule that finds the caller at the probe's site; a
+            probe without a rule is left out.
     """
     if not rows:
         return b""

@@ -16,8 +16,8 @@ JUMP, BRANCH, CALL, RETURN, INDIRECT, TRAP = map(FLOW_KINDS.index, FLOW_KINDS[2:
 
 
 def flows_of(columns: Columns, isa: Isa) -> Flows:
-    """Return where control goes from each instruction, as far as the ISA alone knows. Faults are
-    not included.
+    """Return where control goes from each instruction, as far as the ISA alone knows. Flows.fault
+    is False for all of them, since only the kernel knows which instructions may fault on purpose.
 
     When the ISA scans code, it marks some instructions (Columns.marks). Isa.leads() finds where
     control goes from all of these in one call. The unmarked instructions are grouped by encoding,
@@ -42,7 +42,8 @@ def _alike(columns: Columns, rows: I64) -> tuple[I64, list[I64]]:
     """Group instructions that have the same encoding.
 
     Args:
-        rows: indexes in `columns` of the instructions.
+        columns: instructions.
+        rows: indexes in `columns` of the instructions to group.
 
     Returns:
         The index of one instruction of each group, and the indexes of all instructions of each

@@ -1,11 +1,12 @@
-"""Finding the predecessors of sites that have no room for a jump, so that kinst can plant gates
-there (docs/chains.md).
+"""Search for the predecessors of sites that have no room for a jump, so that kinst can displace
+these predecessors as gates (docs/chains.md).
 
-A run has no leader after its first instruction. So if the next leader comes soon after a branch
+A leader is an instruction that control can enter other than from the instruction before it. Only
+the first instruction of a run may be a leader. So if the next leader comes soon after a branch
 target, neither a jump nor a run has room at the target. But control mostly reaches the target from
 a few known instructions: the instruction before it, and the branches that lead to it. If a jump or
-a run displaces these predecessors (gates), their trampolines lead straight into the site's
-trampoline. The site keeps its trap for control that comes another way.
+a run displaces these predecessors (gates), their trampolines lead straight into the trampoline of
+the target. The target keeps its trap for control that comes another way.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Predecessors:
 
     Attributes:
         site: index of each pair's site.
-        row: index of each pair's predecessor.
+        row: index of the instruction from which control goes to the pair's site.
         known: for each instruction of the functions, whether the pairs contain all of its
             predecessors.
     """

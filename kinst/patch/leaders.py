@@ -240,7 +240,7 @@ class Leaders:
 
     def seen_by(self, kernel: PlantableKernel) -> Leaders:
         """Read the kernel through another object from now on, and return self. A new trace of the
-        same kernel calls this, to use what was found out about the kernel's code before."""
+        same kernel calls this, so that it need not analyse the kernel's code again."""
         self._kernel = kernel
         return self
 
@@ -260,8 +260,8 @@ class Leaders:
             taken: addresses of instructions that must not be displaced.
             gates: whether to displace the predecessors of instructions that are left to traps.
             live: probable live return addresses, ascending. Only the first instruction of a run may
-                be at such an address. Otherwise planting would find the address, and plant the
-                run's instructions one by one.
+                be at such an address. If another were, planting would find the address inside the
+                run, and would plant the run's instructions one by one.
             progress: called with the share of the work that is done, 0 to 1.
         """
         of = np.array([site.function.address for site, _ in planted], np.uint64)
@@ -512,12 +512,13 @@ class Leaders:
         )  # fmt: skip
 
     def _fills(self, code: _FunctionRows, unreached: Bools) -> Bools:
-        """Return, for each instruction, whether it is padding. Padding does nothing, and control
-        does not fall into it from code.
+        """Return, for each instruction, whether it is padding: it does nothing, and it follows an
+        instruction that does not fall through, or other padding.
 
         Args:
             code: the functions.
-            unreached: for each instruction, whether the previous one does not fall through to it.
+            unreached: for each instruction, whether the previous one is in the same function and
+                does not fall through to it.
         """
         fills = np.zeros(len(unreached), np.bool_)
         columns, is_padding = code.columns, dict[bytes, bool]()
@@ -540,9 +541,10 @@ class Leaders:
 
         Args:
             code: the functions.
-            elsewhere: for each byte, set if a table of jump targets leads there or if a table may
-                begin there.
-            blind: for each function, set if it has a computed jump whose targets are not known.
+            elsewhere: for each byte, set to True if a computed jump may lead there, or if a jump
+                table may begin there, which no patch may cover.
+            blind: for each function, set to True if it has a computed jump whose targets are not
+                known.
         """
         kernel, isa, columns = self._kernel, self._isa, code.columns
         computing = np.zeros(len(code.functions), np.bool_)
@@ -606,10 +608,9 @@ class Leaders:
         return dead
 
     def _unfit(self, code: _FunctionRows, some: Bools, asked: Bools) -> Bools:
-        """Return, for each instruction, whether it cannot be in a run.
-
-        Whether an instruction can be displaced is checked only if it is not planted. For planted
-        instructions, this was checked before.
+        """Return, for each instruction, whether it cannot be in a run: because the system may
+        rewrite it or, if it is not planted, because it cannot be displaced or may fault on purpose.
+        For a planted instruction, this was checked before.
 
         Args:
             code: the functions.
@@ -717,7 +718,7 @@ class Leaders:
 
 
 def _joined(*every: FoundRuns) -> FoundRuns:
-    """Return the runs and gates of different functions together."""
+    """Join runs and gates of different functions to one object, and return it."""
     return FoundRuns(
         joined_runs([found.runs for found in every]),
         tuple(site for found in every for site in found.unprobed),
@@ -734,7 +735,9 @@ def _spans(code: _FunctionRows, rows: I64) -> list[tuple[int, int]]:
 
 
 def _merged(some: ChosenRuns, others: ChosenRuns) -> ChosenRuns:
-    """Merge two sequences of runs of different functions, in address order."""
+    """Return the runs of two sequences in address order. Each sequence has the runs of other
+    functions.
+    """
     first = np.concatenate([some.first, others.first])
     order = np.argsort(first, kind="stable")
     return ChosenRuns(

@@ -167,18 +167,20 @@ class Plan:
             instruction that may fault.
         refused: sites that turned out to be impossible to plant, with reasons.
         end: first free address after the trampolines and stubs.
-        exits: patches of the heads of loops (chains.py). Unplanting writes them after it has undone
-            all other patches, so that a thread in a loop leaves its chain within one turn.
+        exits: patches of heads: of trampolines in a loop, to which another trampoline leads
+            backward (chains.py). Unplanting writes these patches after it has undone all others, so
+            that a thread in the loop goes back to the kernel's text within one turn.
         chained: addresses of the sites that another site's trampoline leads to, ascending.
         runs: jumps over several instructions; planting decides between each jump and its `instead`.
         sites: the site of each trampoline, in the order of `text`, with its way. The way is "run"
             for an instruction with a probe in a planned run. It is "chain" for an instruction that
             is reached only from displaced instructions, if no traps are planted. Otherwise it is
             WantedSite.way.
-        stubs: code that leads from the patches of sites within blocks to their trampolines.
+        stubs: code for control that enters a block in the middle (blocks.py). A patch leads to a
+            stub, which counts and jumps to the site's trampoline.
         sums: how to compute the counters of instructions from those of blocks and stubs.
-        branches: addresses of original instructions that branches of trampolines lead to. Some of
-            these branches exist only after `exits` are written.
+        branches: addresses in the kernel's text that branches of trampolines lead to, including
+            branches that exist only after unplanting has written `exits`.
     """
 
     patches: Patches = NO_PATCHES
@@ -243,7 +245,7 @@ def plan_sites(
         limit: end of that memory (exclusive).
         chained: whether trampolines lead straight into the trampolines of the instructions that
             come next.
-        runs: groups of sites; one jump covers all sites of a group. They need `chained`.
+        runs: groups of sites; one jump covers all sites of a group. Ignored if `chained` is False.
         blocks: rules by which sites that are only counted share counters; None if no counters are
             shared.
         dead_registers: the dead registers at instructions (Isa.dead_registers), by address.
@@ -340,8 +342,8 @@ def plan_sites(
 def _apart(
     sites: Columns, isa: Isa, table: CodeTable | None, near: Sequence[int]
 ) -> Callable[[], Apart] | None:
-    """Return a function that makes an Apart (apart.py). Each attempt to lay out the trampolines
-    calls it once, to begin with a new Apart.
+    """Return a function that makes an allocator of addresses for trampolines (apart.py). Each
+    attempt to lay out the trampolines calls the function once, to begin with a new allocator.
 
     Return None if trampolines should lie as close together as possible: the machine has no table of
     translated code, or one that is too small to give each trampoline its own entry.
@@ -355,8 +357,8 @@ def _apart(
 
 
 def _branches(sites: Columns, isa: Isa, chains: Chains) -> U64:
-    """Return the addresses of original instructions that branches of trampolines lead to,
-    ascending. These include branches that unplanting makes by writing the exits (Plan.branches)."""
+    """Return the addresses in the kernel's text that branches of trampolines lead to, ascending.
+    These include branches that unplanting writes into trampolines (Plan.exits)."""
     target = leads_of(sites, isa).target
     out = target[(target > 0) & (chains.target < 0)]
     return distinct(np.concatenate([out, sites.address[chains.head]]))
@@ -384,7 +386,7 @@ def _plan_runs(
     patches: Patches,
     dead_registers: Mapping[int, int],
 ) -> tuple[PlannedRuns, Bools]:
-    """Plan the runs for which the ISA can make a jump.
+    """Plan the jumps of runs. A run for which the ISA cannot make a jump is left out.
 
     Args:
         runs: the runs.
@@ -429,11 +431,10 @@ def _columns(wanted: Sequence[WantedSite]) -> Columns:
 
 
 def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
-    """Return, for each site, the offsets of the counters that its work adds to; None if
-    Isa.trampolines cannot make the trampoline from these alone.
-
-    This needs unconditional counts as the only work, at most 255 counters, and a trampoline that
-    does not run earlier instructions again.
+    """Return, for each site, the offsets of the counters that its trampoline adds to. None if
+    Isa.trampolines cannot make the trampoline for these offsets: if the site has other work than
+    unconditional counts, if it has more than 255 counters, or if the trampoline runs earlier
+    instructions again.
     """
     counters_of: dict[int, tuple[int, ...] | None] = {}
     for work in wanted:
@@ -447,7 +448,10 @@ def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
 
 
 def _calls(wanted: Sequence[WantedSite]) -> list[CallBody | None]:
-    """Return, for each site, the call that is all its work; None if it has other work."""
+    """Return, for each site, the call of the probe's clauses that its trampoline makes, if
+    Isa.trampolines can make the trampoline for this call. None if the site has other work, if the
+    call is conditional or may perturb, or if the trampoline runs earlier instructions again.
+    """
     return [
         body
         if len(work.bodies) == 1
@@ -651,9 +655,8 @@ class _TrampolineLayout:
         )  # fmt: skip
 
     def text(self) -> tuple[Pieces, I32]:
-        """Return the code of all trampolines and, for each trampoline, where the copy of the
-        original instruction begins. This is an offset in the trampoline, or -1 if the copy cannot
-        fault."""
+        """Return the code of all trampolines and, for each trampoline, the offset in it at which
+        the copy of the original instruction begins; -1 if the copy cannot fault."""
         start = (self.at - np.uint64(self._start)).view(np.int64)
         block = np.zeros(self._text_end - self._start, np.uint8)
         original_at: I32 = np.full(len(start), -1, np.int32)

@@ -1,5 +1,5 @@
-"""Choice of runs: groups of short instructions that one jump covers, because nothing enters their
-middle (docs/chains.md).
+"""Choice of runs: groups of short instructions that one jump covers, because control never enters
+their middle (docs/chains.md).
 
 Most instructions are shorter than a jump. Several in a row have room for a jump, which leads to a
 trampoline that holds them all. A branch to an instruction inside a run would enter the middle of
@@ -19,8 +19,9 @@ from kinst.core.dataclass import dataclass
 from kinst.patch.flows import BRANCH, INDIRECT, JUMP, RETURN, TRAP
 from kinst.patch.patches import ColumnSequence
 
-# Worth of a run for a planted instruction that needs no trap because of it, and for one whose trap
-# control is not known to reach; cost of displacing an instruction without a probe, and of a patch.
+# A run is worth _SERVED for each planted instruction that needs no trap because of the run, or
+# _UNREACHED if control would hardly ever reach that trap. Displacing an instruction without a probe
+# costs _UNPROBED, and a patch costs _PATCH.
 _SERVED, _UNREACHED, _UNPROBED, _PATCH = 10000, 100, 2, 1
 
 
@@ -337,10 +338,10 @@ def _choose(row: I64, end: I64, gain: I64, useful: Bools, alone: I64, first: Boo
     Args:
         row: index of the instruction at which each run begins, ascending.
         end: for each run, index after its last instruction.
-        gain: for each run, its worth if it is chosen, in the same unit as `alone`.
+        gain: for each run, what choosing the run adds to the total worth.
         useful: for each run, whether it may be chosen.
-        alone: for each run, the worth of its first instruction if that instruction is in no chosen
-            run.
+        alone: for each run, what its first instruction adds to the total worth if it is in no
+            chosen run.
         first: for each run, whether a new stretch of code begins at its first instruction: the
             instruction is not adjacent to the first instruction of the run before.
     """

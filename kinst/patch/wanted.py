@@ -22,8 +22,8 @@ class WantedSite:
         following: live bytes after the instruction.
         rerun_prefix: code of the instructions before this one that the trampoline runs again after
             the work (Isa.rerun_starts); b"" for none.
-        marks: the ISA's mark of the instruction from its scan of the code (core.columns.Columns); 0
-            for none.
+        marks: number in which the ISA's scan of the code noted facts about the instruction
+            (core.columns.Columns); 0 for none.
     """
 
     site: Site

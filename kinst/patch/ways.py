@@ -102,8 +102,8 @@ def choose(
         isa: the kernel's ISA.
         ability: what the target and its kernel allow.
         forbidden: why the system forbids to plant the site, or "".
-        has_fixup: whether an entry of the kernel's exception table expects this instruction to
-            fault at its own address.
+        has_fixup: whether the kernel's exception table has an entry for the instruction's address,
+            so that the instruction may fault on purpose.
         rerun_prefix: code of the instructions before the site that its trampoline runs again after
             the work (Isa.rerun_starts); b"" for none.
     """
@@ -124,8 +124,8 @@ def choose(
 def choose_movable(
     site: Site, isa: Isa, ability: PlantingAbility, rerun_prefix: bytes = b""
 ) -> Choice:
-    """Return the best way to plant a site that the system does not forbid and that can be
-    displaced.
+    """Return the best way to plant a site, or the refusal of it. The system must not forbid to
+    plant the site, and the instruction must be one that can be displaced.
 
     A jump is best, then a trap, then a stop. If no jump is possible, the reason says why: the
     trampolines are too far away for even the longest jump, or the instruction is too short.
@@ -173,8 +173,9 @@ _FORBID = {
 
 
 def plant_rules(value: str) -> PlantRules:
-    """Return the rules for a value of -x plant=: "auto", one way, or prohibitions separated by
-    commas. Raises KinstError for other words."""
+    """Return the rules for a value of -x plant=: "auto", or words separated by commas. The words
+    are at most one way, such as "trap", and prohibitions, such as "no-run". Raises KinstError for
+    other words."""
     words = [word for word in value.split(",") if word not in ("", "auto")]
     for word in words:
         if word not in (*WAYS, *_FORBID):

@@ -227,8 +227,8 @@ class LibraryProbes:
         self, description: tree.DescriptionNode, declared: _Declared
     ) -> list[tree.ProbeDeclarationNode]:
         """Return the declarations of a library's probe that fit the traced kernel, each without the
-        probe descriptions that an earlier one has as well. Without a kernel, return only the first
-        declaration.
+        probe descriptions that an earlier one has as well. A declaration with refuse() does not
+        fit. Without a kernel, return only the first declaration that fits.
 
         Raises DError with the reason if no declaration fits.
         """
