@@ -76,8 +76,8 @@ def write_entry(
         unit: the LLVM module under construction.
         name: name of the function.
         clauses: the clauses to run.
-        error: the LLVM function of write_error(), which a faulting clause calls; None is allowed
-            only if no clause can fault.
+        error: the LLVM function of write_error(), which a faulting clause calls; it may be None
+            if no clause can fault.
     """
     machine = unit.machine
     params = (IrValue(64, "%site"), IrValue(64, "%frame"))
@@ -113,8 +113,8 @@ def _write_clauses(
     """Emit LLVM IR of clauses one after another, then begin the block "leave".
 
     Args:
-        error: the LLVM function of write_error(), which a faulting clause calls; None is allowed
-            only if no clause can fault.
+        error: the LLVM function of write_error(), which a faulting clause calls; it may be None
+            if no clause can fault.
     """
     clear_clause_memory(firing, clauses)
     for ordinal, clause in enumerate(clauses):
@@ -135,8 +135,8 @@ def _write_clause(
 
     Args:
         ended: label after the last clause of the entry function.
-        error: the LLVM function of write_error(), which a faulting clause calls; None is allowed
-            only if no clause can fault.
+        error: the LLVM function of write_error(), which a faulting clause calls; it may be None
+            if no clause can fault.
     """
     code = firing.code
     layout = firing.unit.layout.clauses[clause.index]

@@ -150,10 +150,10 @@ def own_keys(
     """Return a function by which probes that do the same counting are found: two probes do if their
     clauses, their arguments and the function's results for them are equal.
 
-    The function gets a probe's id and clauses. For each aggregating action of the clauses, it
-    returns which entry of the aggregation's table of constant keys is the probe's own, because its
-    keys depend on the probe (probefunc, id and so on). This index is -1 if all keys are literals,
-    or if the aggregation has a hash table.
+    The function gets a probe's id and clauses. It returns a number for each aggregating action of
+    the clauses. If the keys depend on the probe (probefunc, id and so on), that is the index of the
+    probe's own entry in the aggregation's table of constant keys. It is -1 if all keys are
+    literals, or if the aggregation has a hash table.
     """
     tables: dict[Clauses, tuple[int, ...]] = {}
     entries = layout.site_keys

@@ -46,8 +46,8 @@ NO_SWITCHES = "kinst leads the kernel there only in a VM (--vm, --attach)"
 SPLIT_PART = 0.3  # part of the time that passes before runs are chosen
 FEW_FUNCTIONS = 8  # functions up to which memory is searched while runs are chosen
 
-# Returns counter blocks, or None. Its arguments are the bytes that each CPU's block must have, and
-# further bytes, for counters of basic blocks, that are left out if they do not fit.
+# Returns counter blocks, or None. Its arguments are two numbers of bytes for each CPU: for the
+# program's own counters, and for counters of basic blocks, which are left out if they do not fit.
 PlaceCounters = Callable[[int, int], Counters | None]
 
 
@@ -115,8 +115,8 @@ def choose_ways(
 def _without_traps(placement: Placement) -> Placement:
     """Refuse the sites that need a trap, for a machine without traps. Return the placement.
 
-    A site needs a trap if it has no room for a jump, is in no run, and control may come to it from
-    elsewhere than a trampoline.
+    A site needs a trap under three conditions: it has no room for a jump, it is in no run, and
+    control may come to it from an instruction that is not displaced.
     """
     served = placement.gated | {*placement.runs.member.tolist()}
     kept, lost = [], list(placement.refused)
@@ -362,9 +362,9 @@ def _lay_out(placement: Placement, cpus: int, counters: PlaceCounters) -> Placed
     """Lay out variables, records and aggregations, and the areas of scratch for them.
 
     Args:
-        counters: returns counter blocks. Its arguments are the bytes that each CPU's block must
-            have, and further bytes, for counters of basic blocks, that are left out if they do not
-            fit.
+        counters: returns counter blocks. Its arguments are two numbers of bytes for each CPU: for
+            the program's own counters, and for counters of basic blocks. The latter are left out if
+            they do not fit.
     """
     compiled, running = placement.enabled.compiled, placement.running
     layout = lay_out_program(

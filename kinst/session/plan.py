@@ -346,7 +346,7 @@ def _wanted(
         bodies: tuple[Body, ...] | None = None
         if e.selection is not None:
             if code is not None:
-                # The call for all of the site's probes is with the first of them.
+                # One call serves all of the site's probes; it goes with the first of them.
                 bodies = tuple(filter(None, [choices.pop(site.address, None)]))
         elif base is not None:
             same = (own, keys(e.probe.id, e.clauses))

@@ -61,11 +61,11 @@ def with_processes(
     """Return a D program with each description of a user program's probes rewritten.
 
     The process id becomes a field of its own (ProbePattern.process). The module becomes a.out if it
-    is the name of the user program's file, or the name of the library's file if the request counts
-    in a library.
+    is the name of the user program's file. If the request counts in a library, the module becomes
+    the name of the library's file.
 
-    Raises DError if such a description names no process or a process that is not traced, or if no
-    user program is traced.
+    Raises DError if such a description names no process or another process than the traced one, or
+    if no user program is traced.
 
     Args:
         request: the request, in which with_vmlinux() has put the file to count in.

@@ -64,8 +64,8 @@ def _wants_guest(request: Request) -> bool:
 def start_early(request: Request) -> EarlyStart | None:
     """Start the request's machine before its program is compiled, to save time.
 
-    Returns None if no machine can be started yet, or the request may not need one. Errors in the
-    request are reported later, when the machine is opened.
+    Returns None if the request may need no machine, or if its machine cannot be started yet. Errors
+    in the request are reported later, when the machine is opened.
     """
     options = request.machine
     if not _wants_guest(request):

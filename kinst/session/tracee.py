@@ -363,7 +363,7 @@ class PlantedMachine:
             return None
         try:
             told = self._planted.unplant()
-            if not self._boot_ended:  # what is traced ends there, and so does what is counted
+            if not self._boot_ended:  # after a traced boot, the machine stays stopped
                 self._target.resume()
             if self._life is not None and self._exited:
                 event = self._noted(self._life.finish())

@@ -238,10 +238,11 @@ class Workspace:
                 self.ended = ()
             return
         if machine.isa.signature_bits and pool.in_clause:
-            return  # a function that it calls may have signed its return address
+            return  # a function that the clause calls may have signed its return address
         self._release(pool, unused(target, self.ended))
         if short():
-            # Interrupts leave such words in all memory if there are many CPUs: search stacks only.
+            # With many CPUs, interrupts leave words that look like return addresses in all memory:
+            # search only stacks.
             allocator = machine.system.allocator
             if allocator is not None:
                 free = unused_by_stacks(target, machine.isa, allocator.threads, self.ended)

@@ -220,7 +220,7 @@ def _key_bounds(
     that any probe can store as this key.
 
     A small bound saves time, since every byte of a key is hashed and compared. The bound is 2**30,
-    no limit, if the key is not a string, or is not constant at some probe.
+    which is no limit, for a key that is not a string, or that is computed when some probe fires.
 
     Args:
         index: index of the aggregation.
@@ -273,8 +273,9 @@ class EntryShape:
         """Return how many counters the aggregation has that trampolines find by a key, without a
         call (AggregationLayout.slots): SLOTS or 0.
 
-        It has such counters if it is a count() in a hash table, with one integer or pointer as its
-        key, and if the only action of some clause is an update of it, with a key that may be pure.
+        It has such counters under three conditions: it is a count() in a hash table; its only key
+        is an integer or a pointer; and some clause does nothing but update it, with a key that may
+        be pure.
         """
         types = self.aggregation.keys
         if self.constant or self.aggregation.function.name != "count" or len(types) != 1:
