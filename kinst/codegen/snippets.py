@@ -252,8 +252,8 @@ class PureCode:
 
     Attributes:
         function: its LLVM function.
-        zero: for a guard: True if its predicate holds if the result is 0; False if it holds if the
-            result is not 0.
+        zero: for a guard: whether a result of 0 means that its predicate holds. If not, any other
+            result means that.
     """
 
     function: IrFunction

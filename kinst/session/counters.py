@@ -134,7 +134,8 @@ class CounterBlocks:
         """Return counter blocks of `block_size + more` bytes each. If these do not fit, return
         blocks of `block_size` bytes.
 
-        None if the program has no counters, or no block fits. The blocks stay free until reserve().
+        None if the program has no counters, or no block fits. Without reserve(), the next call
+        may return the same blocks.
 
         Args:
             memory: the trace's scratch.

@@ -349,7 +349,7 @@ class StoppedRunner(HostRunner):
         return found | self._isa.signature_bits if found >> 55 & 1 else found
 
     def sample(self, enabled: EnabledSite, cpu: int) -> None:
-        """Run the clauses of profile-N for one CPU, if the kernel uses that CPU.
+        """Run the clauses of profile-N for one CPU, if it is online in the traced kernel.
 
         If the CPU is in the kernel, arg0 is its program counter and arg1 is 0. If it is in user
         mode, arg0 is 0 and arg1 is its program counter.

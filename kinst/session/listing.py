@@ -108,7 +108,7 @@ def list_planned(
     """List each probe at each of its sites, with the instruction and how it would be planted: by a
     jump, in a run, by a trap and so on (ListedProbe.way).
 
-    A site that is refused, or planted in another way than by a jump, has the reason.
+    For a site that is refused, or planted in another way than by a jump, the list has the reason.
 
     Args:
         source: returns FILE:LINE of an instruction.

@@ -76,8 +76,8 @@ class ScratchPool:
         self._size = size - self._room
 
     def take(self, program: EnabledProgram) -> ScratchMemory:
-        """Return scratch for a program and its probes, with all its data zeroed. It stays free
-        until reserve().
+        """Return scratch for a program and its probes, with all its data zeroed. Without reserve(),
+        the next call may return the same scratch.
 
         If the target has no scratch, the memory is kinst's own. During a traced boot the scratch
         has no address in the kernel yet (boot_over()).

@@ -36,7 +36,7 @@ class Sizes:
         temp: bytes of a CPU's strings and clause-local variables.
         dynamic: bytes of dynamic variables.
         variables: bytes of global variables.
-        tables: bytes of the tables that find the entries of aggregations.
+        tables: bytes of slot tables, by which trampolines find the counters of a key.
     """
 
     ring: int

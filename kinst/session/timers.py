@@ -12,7 +12,7 @@ DueTimer = tuple[int, EnabledSite]  # (when it was due, the probe)
 
 
 class Timers:
-    """Timers of probes that one loop fires; times are ns of the caller's clock.
+    """Timers of probes such as tick-N, all fired by one loop; times are ns of the caller's clock.
 
     If a timer cannot be fired in one of its periods, that firing is counted as missed, and not made
     up for: a loop that makes up for missed firings might never end.

@@ -145,7 +145,8 @@ class Workspace:
     # Scratch.
 
     def take(self, program: EnabledProgram) -> ScratchMemory:
-        """Return scratch for a program and its probes. It stays free until reserve().
+        """Return scratch for a program and its probes. Without reserve(), the next call may return
+        the same scratch.
 
         Raises KinstError if too little is left.
         """
