@@ -65,8 +65,8 @@ def entry_probe_site(function: Function, kernel: Kernel) -> Instruction | None:
     that calls the kernel's own function tracer. If entry_site() is that instruction, return the
     first instruction after it, which runs as often.
 
-    If a branch of the function leads to this later instruction, return entry_site() all the same:
-    kinst will refuse to plant it.
+    If a branch of the function leads to this later instruction, it may run more often. Then return
+    entry_site(), which kinst will refuse to plant.
     """
     first = entry_site(function, kernel)
     if first is None or not kernel.left_to_tracer([(first.address, len(first.code))])[0]:

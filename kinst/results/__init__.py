@@ -14,7 +14,9 @@ from kinst.events import Aggregation, Bucket, Fault, Key, Lost, Record, Value
 
 
 def _html() -> Any:
-    """Return the module kinst.results.html, which only notebooks need."""
+    """Import and return the module kinst.results.html. It is imported only if a notebook shows
+    results.
+    """
     return importlib.import_module("kinst.results.html")
 
 

@@ -64,8 +64,10 @@ class DynamicTable:
         return min(DYNAMIC_PROBES, self.layout.buckets)
 
     def word(self, at: IrValue | int) -> IrValue:
-        """Emit LLVM IR that loads the 8-byte word of the key at this byte offset; return
-        the word.
+        """Emit LLVM IR that loads a word of the key; return the word.
+
+        Args:
+            at: byte offset of the word in the key, a multiple of 8.
         """
         key = self.code.params[0]
         if self.layout.key_words == 1:
@@ -226,7 +228,12 @@ class DynamicTable:
         code.block(end)
 
     def tag_address(self, line: IrValue, at: IrValue | int) -> IrValue:
-        """Return the address of the tag at a byte offset from the bucket's address `line`."""
+        """Emit LLVM IR that computes the address of a tag; return the address.
+
+        Args:
+            line: address of the bucket.
+            at: byte offset of the tag from the bucket's start.
+        """
         code = self.code
         return code.add(line, at) if isinstance(at, int) else code.op("add", line, at)
 
@@ -291,7 +298,8 @@ def call_obtain(firing: Firing, layout: DynamicLayout, key: IrValue) -> IrValue:
 
 
 def release(firing: Firing, layout: DynamicLayout, entry: IrValue) -> None:
-    """Emit LLVM IR that frees an entry of a thread-local variable.
+    """Emit LLVM IR that frees an entry of a thread-local variable. The entry is free at once, since
+    only its own thread uses it.
 
     Args:
         entry: address of the entry.

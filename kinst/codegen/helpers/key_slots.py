@@ -75,7 +75,8 @@ def counter_of(
 
 
 def claim_slot(code: IrFunction, key: IrValue, field: Field, slots: int, table: int) -> None:
-    """Emit LLVM IR that stores a key's word in its slot if the slot is free.
+    """Emit LLVM IR that stores a key's word in its slot if the slot is free. Trampolines can then
+    count the key by the slot's counter.
 
     Args:
         key: value of the key.

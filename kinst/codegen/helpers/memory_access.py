@@ -3,9 +3,9 @@ copies from and to the memory of the current process, and the check of the bytes
 write.
 
 The kernel's functions that copy from and to a process check the address on the kernel's side, and
-panic if the check fails (CONFIG_HARDENED_USERCOPY: mm/usercopy.c). It may fail for an address in
-scratch: on amd64 and riscv64, the check computes the page of an address near the kernel's image by
-arithmetic, and gets a wrong page for scratch. It never fails for an object in the stack frame of
+panic if the check fails (CONFIG_HARDENED_USERCOPY: mm/usercopy.c). The check may fail for an
+address in scratch: on amd64 and riscv64, it computes the page of an address near the kernel's image
+by arithmetic, and gets a wrong page for scratch. It never fails for an object in the stack frame of
 the calling function. So kinst copies everything through a buffer on the stack.
 """
 
@@ -71,8 +71,8 @@ def local_address(unit: Unit, code: IrFunction, address: IrValue) -> IrValue:
     can use; return the converted address.
 
     D programs have addresses of the traced kernel. In code for the host, an address in scratch
-    becomes the address at which kinst's process has mapped the same byte. Nothing else changes:
-    neither other addresses, nor any address in code for the target.
+    becomes the address at which kinst's process has mapped the same byte. All other addresses stay
+    as they are. In code for the target, every address stays as it is.
     """
     machine = unit.machine
     apart = _apart(machine)
@@ -89,8 +89,8 @@ def _leave_with_scratch(
     """Emit LLVM IR that tests whether all `size` bytes at src are in scratch. If so, it copies them
     to dst and returns 0 from the function under construction.
 
-    Code on the host could not read scratch otherwise. Nothing is emitted for a program that cannot
-    compute addresses in scratch.
+    Code on the host can read scratch only in this way. If the D program cannot compute addresses in
+    scratch, no code is emitted.
     """
     if not unit.scratch_pointers:
         return
@@ -117,7 +117,7 @@ def read(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue
 
 def load_word(firing: Firing, address: IrValue, bits: int) -> IrValue:
     """Emit LLVM IR that loads an integer of `bits` bits from any address of the traced kernel;
-    return the integer.  A bad address faults.
+    return the integer.  The emitted code faults if the memory cannot be read.
     """
     code = firing.code
     room = code.add(firing.temp(), TEMP_WORD)
@@ -128,8 +128,8 @@ def load_word(firing: Firing, address: IrValue, bits: int) -> IrValue:
 
 
 def read_bytes(firing: Firing, source: IrValue, to: IrValue, size: int) -> None:
-    """Emit LLVM IR that copies `size` bytes from any address of the traced kernel to scratch.  A
-    bad address faults.
+    """Emit LLVM IR that copies `size` bytes from any address of the traced kernel to scratch.  The
+    emitted code faults if the memory cannot be read.
     """
     if not size:
         return
@@ -142,8 +142,8 @@ BUFFER = 128  # bytes of a helper's buffer, on the stack that the probe fires on
 
 
 def user_of(unit: Unit) -> UserMemory:
-    """Return the functions by which code on this machine accesses the current process's memory.
-    Raises KinstError if no such functions are known.
+    """Return the functions that the code under construction can call to access the current
+    process's memory. Raises KinstError if no such functions are known.
     """
     if unit.machine.user is None:
         raise KinstError(
@@ -289,9 +289,9 @@ def _write_write_kernel(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function write_kernel(dst, src, size), which copies to memory of the traced
     kernel and returns 0 on success and another value on failure. It never writes scratch.
 
-    In the target, write_kernel() first reads the bytes at dst with the kernel's function that reads
-    memory, and writes them only if that succeeds. The kernel's function that writes memory would
-    oops for an address of a process; the one that reads checks the address and fails.
+    In the target, write_kernel() writes bytes only after the kernel's no-fault read could read the
+    bytes at dst. This read fails for an address of a process, since it checks the address. The
+    kernel's no-fault write has no such check, and would oops.
     """
     code, machine = unit.function(name, 3), unit.machine
     dst, src, size = code.params

@@ -15,8 +15,8 @@ from kinst.core.layout import FAULT_BADADDR
 
 
 class PathCode(Protocol):
-    """Protocol of a system's code for file paths (Facts.paths). The methods find or get the address
-    of the kernel's structure for a path (Linux: struct path); 0 means no path.
+    """Protocol of a system's code for file paths (Facts.paths). A path is given by the address of
+    the kernel's structure for it (Linux: struct path); 0 means no path.
     """
 
     # Bytes of the longest path, with its NUL.

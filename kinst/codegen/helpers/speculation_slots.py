@@ -2,8 +2,9 @@
 invalid numbers, dtrace_speculation_*() in illumos' dtrace.c).
 
 Speculative records go into the ring like all other records, with the number of their speculation.
-The consumer keeps them until the record of a commit() or discard() arrives.  So the code copies and
-cleans nothing, and a speculation's slot is free as soon as the speculation ends.
+The consumer keeps them until the record of a commit() or discard() arrives.  So commit() copies no
+records and discard() removes none, and a speculation's slot is free as soon as the speculation
+ends.
 """
 
 from __future__ import annotations

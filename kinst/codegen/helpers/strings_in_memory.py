@@ -94,7 +94,7 @@ def load_string_or_null(firing: Firing, address: IrValue, size: int) -> Text:
 
 def load_string(firing: Firing, address: IrValue, size: int, most: int = 0) -> Text:
     """Emit LLVM IR that loads the string at any address of the traced kernel, at most size - 1
-    bytes of it; return the string.  A bad address faults.
+    bytes of it; return the string.  The emitted code faults if the memory cannot be read.
 
     Args:
         firing: the firing.
@@ -189,11 +189,11 @@ def copy_string_helper(unit: Unit) -> IrFunction:
 
 
 def copy_text(firing: Firing, text: Text, to: IrValue, size: int, pad: bool = False) -> None:
-    """Emit a call that stores a string and a NUL in `size` bytes.  A string that is too long is
-    truncated.
+    """Emit a call that stores a string and a NUL in at most `size` bytes.  A string that is too
+    long is truncated.
 
     Args:
-        pad: whether to fill the rest of the bytes with zeros.
+        pad: whether to fill the rest of the `size` bytes with zeros.
     """
     most = const(min(text.bound, size - 1))
     helper = firing.unit.helper("copy_bounded", _copy_bounded)
@@ -202,7 +202,8 @@ def copy_text(firing: Firing, text: Text, to: IrValue, size: int, pad: bool = Fa
 
 def _compare_strings(unit: Unit, name: str) -> IrFunction:
     """Return the LLVM function compare_strings(a, b, a's bound, b's bound), which returns a number
-    below, at or above 0 as strcmp(3) does.  Bytes are unsigned.
+    below, at or above 0 as strcmp(3) does.  Bytes are unsigned.  A string without a NUL ends at its
+    bound, a number of bytes.
     """
     code = unit.function(name, 4)
     a, b, a_bound, b_bound = code.params
@@ -238,8 +239,8 @@ def compare_texts(firing: Firing, left: Text, right: Text) -> IrValue:
 
 
 def _bound(firing: Firing, text: Text) -> IrValue:
-    """Emit LLVM IR that computes how many bytes of a string may be read: 0 if the string is NULL at
-    run time; return this number.
+    """Emit LLVM IR that computes how many bytes of a string may be read; return this number. It is
+    0 if the string is NULL at run time.
     """
     if not text.nullable:
         return const(text.bound)
