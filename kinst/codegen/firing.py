@@ -139,9 +139,9 @@ class Firing:
         this: the clause-local variables that are in registers, by index.
         entries: address of each thread-local variable's table entry, by the variable's index; 0
             until this firing has looked it up.
-        old: what the assignments whose code is being emitted read of the changed variable, the
-            innermost assignment last: its old value (typed.OldValue, typed.Before) or, if a part of
-            a structure is assigned, the structure's address (typed.BaseAddress).
+        old: for each assignment whose code is being emitted, the innermost last: the variable's
+            old value or, if a part of a structure is assigned, the structure's address. The
+            expressions typed.OldValue, typed.Before and typed.BaseAddress read the last one.
     """
 
     unit: Unit

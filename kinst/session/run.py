@@ -154,7 +154,7 @@ class RunningTrace:
         Yields the events. A client that asks for the next event has handled the preceding event.
         The last event is End. Its status is the first of these that applies: that of exit(), that
         of the command if it has ended, 1 if the probes left the kernel no time, HANG if the kernel
-        hung, TIMED_OUT if the timeout cut the command off, 0.
+        hung, TIMED_OUT if the timeout cut the command off. Otherwise it is 0.
 
         If the guest ended by itself, patches remain or anything else failed, TargetError or
         KinstError is raised after End. All patches are removed when the generator ends, is closed,

@@ -69,9 +69,9 @@ def store_data(firing: Firing, expr: typed.Expr, to: IrValue) -> bool:
 
 
 def chill(firing: Firing, action: typed.ChillAction) -> None:
-    """Emit a loop that waits for as many nanoseconds as the action's argument says. More than
-    MOST_CHILL fault as an illegal operation. On the host, and on targets without a clock, chill()
-    does not wait.
+    """Emit a loop that waits for as many nanoseconds as the action's argument says. If these are
+    more than MOST_CHILL, the code faults as an illegal operation. On the host, and on targets
+    without a clock, chill() does not wait.
     """
     code, machine = firing.code, firing.unit.machine
     duration = code.convert(scalar(firing, action.duration), 64, signed=False)
