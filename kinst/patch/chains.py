@@ -8,10 +8,10 @@ what a hit costs, never what is counted.
 
 Trampolines lie in the order of their sites, so that control falls from one into the next without a
 jump. So a thread could stay in a chain for as long as a loop of the function runs, even after the
-patches are gone. To prevent this, each loop has a head: a trampoline to which a link leads
-backward. The first instruction of a head is long enough to be replaced by a jump. Unplanting
-replaces the instruction by a jump to the original instruction. A thread in the loop then leaves the
-chain within one turn.
+patches are gone. To prevent this, each loop has a head: a trampoline to which a trampoline of the
+loop jumps backward. The first instruction of a head is long enough to be replaced by a jump.
+Unplanting replaces the instruction by a jump to the original instruction. A thread in the loop then
+leaves the chain within one turn.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from kinst.patch.flows import CALL, flows_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chains:
-    """Links between the trampolines of sites. All fields have one entry for each site, in address
-    order.
+    """Links between the trampolines of sites. By a link, control goes from one trampoline straight
+    into another: it falls into it, or jumps to it. All fields have one entry for each site, in
+    address order.
 
     Attributes:
         falls_into: whether the trampoline of the next site lies directly after this site's

@@ -131,8 +131,8 @@ def descriptors_of(
         base: address at which the code of the clauses reads the string block.
         strings: the string block, to which the probes' names are added.
         size: size of one descriptor in bytes.
-        keys: for each probe, one index for each aggregation with constant keys, in the order of the
-            aggregations: the index of the probe's entry in that aggregation.
+        keys: for each probe, the indexes of its entries in all aggregations with constant keys, in
+            the order of the aggregations.
         rules: maps the index of a probe to the rule that finds the caller at the probe's site; a
             probe without a rule is left out.
     """

@@ -256,7 +256,7 @@ class Leaders:
         """Choose runs, and gates, for planted instructions, and return them.
 
         Args:
-            planted: the instructions, each with whether it has room for a jump of its own.
+            planted: (instruction, whether it has room for a jump of its own).
             taken: addresses of instructions that must not be displaced.
             gates: whether to displace the predecessors of instructions that are left to traps.
             live: probable live return addresses, ascending. Only the first instruction of a run may
@@ -302,7 +302,7 @@ class Leaders:
         further instruction has to stay.
 
         Args:
-            planted: the instructions, each with whether it has room for a jump of its own.
+            planted: (instruction, whether it has room for a jump of its own).
             taken: addresses of instructions that must not be displaced.
             gates: whether to displace the predecessors of instructions that have no room for a jump
                 and are in no run.
@@ -428,7 +428,8 @@ class Leaders:
     def _runs_in(
         self, seen: _Entered, planted: Bools, own: Bools, unfit: Bools, reached: Bools
     ) -> ChosenRuns:
-        """Return the runs by which the fewest planted instructions need a trap.
+        """Choose runs so that as few planted instructions as possible need a trap, and return the
+        runs.
 
         Args:
             seen: the functions, and where control may enter them.

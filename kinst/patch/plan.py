@@ -167,9 +167,9 @@ class Plan:
             instruction that may fault.
         refused: sites that turned out to be impossible to plant, with reasons.
         end: first free address after the trampolines and stubs.
-        exits: patches of heads: of trampolines in a loop, to which another trampoline leads
-            backward (chains.py). Unplanting writes these patches after it has undone all others, so
-            that a thread in the loop goes back to the kernel's text within one turn.
+        exits: patches of trampolines that begin a loop of trampolines (heads, chains.py). Each is a
+            jump from there to the kernel's text. Unplanting writes these patches after it has
+            undone all others, so that a thread in the loop leaves it within one turn.
         chained: addresses of the sites that another site's trampoline leads to, ascending.
         runs: jumps over several instructions; planting decides between each jump and its `instead`.
         sites: the site of each trampoline, in the order of `text`, with its way. The way is "run"

@@ -79,7 +79,8 @@ def has_sugar(program: tree.ProgramNode) -> bool:
 
 
 def expand(program: tree.ProgramNode, sources: Sources, *, zero: bool = False) -> Expansion:
-    """Replace every description kinst::F:entry and kinst::F:return in a program.
+    """Return a program in which plain probe descriptions replace every description kinst::F:entry
+    and kinst::F:return, with messages for the user.
 
     Args:
         zero: whether to leave out descriptions that cannot be replaced, and clauses that then have

@@ -330,7 +330,7 @@ def _condition(edges: Sequence[Edge], edges_out: Collection[int]) -> str:
 
 def _edges_out(inside: Collection[int], entry: int, graph: Graph) -> dict[int, set[int]]:
     """Return the edges that lead out of a copy. The result maps each node that has such edges to
-    their indexes among all edges of the node.
+    the indexes of these edges in Graph.edges.
 
     Args:
         inside: the nodes of the copy.

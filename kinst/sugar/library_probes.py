@@ -127,8 +127,9 @@ class LibraryProbes:
     def _matching(self, description: tree.DescriptionNode) -> Iterator[_Declared]:
         """Yield the probes of libraries that a description matches.
 
-        If a description has no provider, it matches probes of libraries only if it has a name, but
-        no module. A function in a description is compared later, when the sites are known.
+        A description without a provider matches probes of libraries only if it has no module, and
+        no probe of kinst's own providers has its name. A function in a description is compared
+        later, when the sites are known.
         """
         pattern = description.pattern
         if pattern.id or pattern.library or pattern.provider in interfaces():

@@ -56,8 +56,8 @@ class SourceFile:
 
 
 def file_of(pattern: ProbePattern) -> SourceFile | None:
-    """Return what a description names if it names a source file, or a line of a file in all
-    functions; None for any other description.
+    """Return the source file that a description names, or the line of a file if the description
+    means it in all functions. Return None for any other description.
     """
     module, function, name = pattern.module, pattern.function, pattern.name
     # The parser takes the first of three fields as the module.
@@ -78,7 +78,7 @@ def file_of(pattern: ProbePattern) -> SourceFile | None:
 
 
 def line_of(pattern: ProbePattern) -> SourceLine | None:
-    """Return what a description names if it names a source line in a function; None for any other
+    """Return the source line that a description names in certain functions; None for any other
     description.
     """
     match = _NAME.match(pattern.name)

@@ -154,7 +154,8 @@ def _suggestion(name: str, there: Sequence[str]) -> str:
 def expand_locals(
     program: tree.ProgramNode, places: Places, find: Find, nearest: Nearest, names_at: NamesAt
 ) -> Expansion:
-    """Replace every locals->NAME and print(locals) in a program.
+    """Return a program in which expressions over regs[] and memory replace every locals->NAME, and
+    a print() of each variable replaces print(locals), with messages for the user.
 
     An instruction at which a variable cannot be read is left out, with a note for the user.
 
