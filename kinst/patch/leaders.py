@@ -361,8 +361,8 @@ class Leaders:
         before = predecessors_of(
             asked & ~own & sighted, code.flows, targets, code.follows, elsewhere
         )
-        reached = before.covered(asked)
-        runs = self._runs_in(seen, asked, own, unfit, reached)
+        covered = before.covered(asked)
+        runs = self._runs_in(seen, asked, own, unfit, covered)
         if not gates:
             return self._found(seen, asked, runs, np.zeros_like(asked), frozenset())
         count = len(asked)
@@ -381,9 +381,9 @@ class Leaders:
             rooms &= there
             unfit = np.isin(code.columns.address, taken)
             unfit |= self._unfit(code, near(code.position, both & ~rooms, jump), asked)
-            others = self._runs_in(seen, both, rooms, unfit, reached)
+            others = self._runs_in(seen, both, rooms, unfit, covered)
             worse = np.zeros(len(code.functions), np.bool_)
-            worse[code.of[asked & ~own & ~others.inside(count) & ~trapped & ~reached]] = True
+            worse[code.of[asked & ~own & ~others.inside(count) & ~trapped & ~covered]] = True
             better = helped & ~worse
             runs = _merged(
                 runs.take(~better[code.of[runs.first]]), others.take(better[code.of[others.first]])
@@ -426,7 +426,7 @@ class Leaders:
         )
 
     def _runs_in(
-        self, seen: _Entered, planted: Bools, own: Bools, unfit: Bools, reached: Bools
+        self, seen: _Entered, planted: Bools, own: Bools, unfit: Bools, covered: Bools
     ) -> ChosenRuns:
         """Choose runs so that as few planted instructions as possible need a trap, and return the
         runs.
@@ -436,12 +436,12 @@ class Leaders:
             planted: for each instruction, whether it is planted.
             own: for each instruction, whether it is planted and has room for a jump of its own.
             unfit: for each instruction, whether it cannot be in a run.
-            reached: for each instruction, whether all its predecessors are displaced.
+            covered: for each instruction, whether all its predecessors are displaced.
         """
         code, jump = seen.code, self._isa.RUN_SIZE
         around = near(code.position, planted & ~own, jump)
         lines = self._lines(seen, around, unfit)
-        return find_runs(lines, planted, own, jump, reached)
+        return find_runs(lines, planted, own, jump, covered)
 
     def _lines(self, seen: _Entered, around: Bools, unfit: Bools) -> CodeLines:
         code = seen.code

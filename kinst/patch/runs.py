@@ -20,9 +20,9 @@ from kinst.patch.flows import BRANCH, INDIRECT, JUMP, RETURN, TRAP
 from kinst.patch.patches import ColumnSequence
 
 # A run is worth _SERVED for each planted instruction that needs no trap because of the run, or
-# _UNREACHED if control would hardly ever reach that trap. Displacing an instruction without a probe
+# _COVERED if control would hardly ever reach that trap. Displacing an instruction without a probe
 # costs _UNPROBED, and a patch costs _PATCH.
-_SERVED, _UNREACHED, _UNPROBED, _PATCH = 10000, 100, 2, 1
+_SERVED, _COVERED, _UNPROBED, _PATCH = 10000, 100, 2, 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -273,7 +273,7 @@ class ChosenRuns:
 
 
 def find_runs(
-    lines: CodeLines, planted: Bools, own: Bools, jump: int, reached: Bools | None = None
+    lines: CodeLines, planted: Bools, own: Bools, jump: int, covered: Bools | None = None
 ) -> ChosenRuns:
     """Choose runs so that as few planted instructions as possible need a trap, and return the runs
     in address order.
@@ -283,7 +283,7 @@ def find_runs(
         planted: for each instruction, whether it is planted.
         own: for each instruction, whether it is planted and has room for a jump of its own.
         jump: size of a jump in bytes.
-        reached: for each instruction, whether all its predecessors are displaced; None if this is
+        covered: for each instruction, whether all its predecessors are displaced; None if this is
             so for no instruction. A trap at such an instruction is hardly ever reached, so it is
             more important to avoid traps at other instructions.
     """
@@ -292,8 +292,8 @@ def find_runs(
     at = shortest_runs(lines, row, jump)
     alone = (planted & own)[row]
     worth = np.where(planted, _SERVED, 0)
-    if reached is not None:
-        worth[planted & reached] = _UNREACHED
+    if covered is not None:
+        worth[planted & covered] = _COVERED
     planted_before, worth_before = bounds_of(planted.astype(np.int64)), bounds_of(worth)
     served = planted_before[at.end] - planted_before[row]
     gain = worth_before[at.end] - worth_before[row] - _PATCH

@@ -86,8 +86,8 @@ def test_a_trap_that_is_used_counts_for_more_than_many_that_are_not() -> None:
     line, planted, own = drawn("4! 3! 1! 1! 4<")
     found = find_runs(line, planted, own, JUMP)
     assert (found.first.tolist(), found.end.tolist()) == ([1], [4])
-    reached = np.array([False, True, True, True, False])
-    found = find_runs(line, planted, own, JUMP, reached)
+    covered = np.array([False, True, True, True, False])
+    found = find_runs(line, planted, own, JUMP, covered)
     assert (found.first.tolist(), found.end.tolist()) == ([0], [2])
 
 
@@ -137,7 +137,7 @@ def choices(line: CodeLines, at: int = 0) -> Iterator[list[tuple[int, int]]]:
 
 
 def worth(
-    line: CodeLines, planted: Bools, own: Bools, reached: Bools, runs: list[tuple[int, int]]
+    line: CodeLines, planted: Bools, own: Bools, covered: Bools, runs: list[tuple[int, int]]
 ) -> tuple[int, int, int]:
     """Return the faults of a choice, the worst first.
 
@@ -148,18 +148,18 @@ def worth(
     left = [k for k in np.flatnonzero(planted & ~own).tolist() if k not in inside]
     silent = sum(not planted[k] for k in inside)
     jumps = sum(k not in inside for k in np.flatnonzero(own).tolist())
-    unused = sum(bool(reached[k]) for k in left)
+    unused = sum(bool(covered[k]) for k in left)
     return len(left) - unused, unused, 2 * silent + len(runs) + jumps
 
 
 @given(lines(), st.integers(0, 511))
 def test_no_choice_is_better(text: str, bits: int) -> None:
     line, planted, own = drawn(text)
-    reached = planted & np.array([bits >> k & 1 for k in range(len(planted))], np.bool_)
-    found = find_runs(line, planted, own, JUMP, reached)
+    covered = planted & np.array([bits >> k & 1 for k in range(len(planted))], np.bool_)
+    found = find_runs(line, planted, own, JUMP, covered)
     bounds = list(zip(found.first.tolist(), found.end.tolist(), strict=True))
-    every = [worth(line, planted, own, reached, one) for one in useful(line, planted, own)]
-    assert worth(line, planted, own, reached, bounds) == min(every)
+    every = [worth(line, planted, own, covered, one) for one in useful(line, planted, own)]
+    assert worth(line, planted, own, covered, bounds) == min(every)
 
 
 def useful(line: CodeLines, planted: Bools, own: Bools) -> Iterator[list[tuple[int, int]]]:
