@@ -12,6 +12,8 @@ from kinst.api import Request
 from kinst.events import End
 
 _NOT_FOUND = 127  # exit status of a shell that has not found a command
+# In a command with one of these, any program may be the absent one.
+_SHELL = frozenset(";|&\n()`$<>")
 
 
 def ending_text(end: End, request: Request) -> str:
@@ -37,10 +39,16 @@ def _absent_text(request: Request) -> str:
     """Return a hint that says how to copy the command's program from this host into the guest.
 
     Return "" if this host does not have the program, or if the machine is not a guest that kinst
-    boots. Return "" with --root too, which chooses the guest's programs.
+    boots. Return "" with --root too, which chooses the guest's programs. If the command is more
+    than one program with its arguments, the hint names no program: the guest's shell does.
     """
     if not request.kind.abilities.boots or request.machine.root or not request.command.strip():
         return ""
+    if _SHELL & set(request.command):
+        return (
+            "kinst: status 127: a program of the command is not in the guest (--copy FILE copies it"
+            " if it is linked statically; --root / runs all programs of this machine)"
+        )
     name = request.command.split()[0]
     path = shutil.which(name)
     if path is None:

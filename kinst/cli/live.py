@@ -48,6 +48,15 @@ def keys_in(data: bytes) -> list[str]:
     return keys
 
 
+def _is_in_background() -> bool:
+    """Return whether kinst is in the background of the terminal that it reads, so that it may not
+    change the terminal's mode. False if the terminal does not control kinst's session."""
+    try:
+        return os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:
+        return False
+
+
 class Screen:
     """Live tables of aggregations that fill the terminal, one at a time. A table is drawn when
     show() gets new values, and when a key is pressed.
@@ -65,11 +74,15 @@ class Screen:
             title: text for the first line.
 
         Raises:
-            UsageError: stdin or stdout is not a terminal.
+            UsageError: stdin or stdout is not a terminal, or kinst runs in its background, where
+                no program may change the terminal's mode.
         """
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             hint = "kinst without a command prints the same aggregation"
             raise UsageError("kinst top needs a terminal", hint)
+        if _is_in_background():
+            hint = "bring it to the foreground: fg, or timeout --foreground"
+            raise UsageError("kinst top runs in the background of its terminal", hint)
         self.stop: Callable[[], None] = lambda: None
         self._title = " ".join(title.split())
         self._console = Console()

@@ -189,7 +189,7 @@ def missed_firings(probe: Probe, count: int) -> Lost:
     were = "was" if count == 1 else "were"
     text = (
         f"kinst: {_plural(count, 'firing')} of {probe.name} {were} missed:"
-        " it could not be fired so often"
+        " it could not be fired so often (a lower rate misses fewer)"
     )
     return Lost("timer", count, None, text)
 

@@ -46,6 +46,9 @@ from kinst.session.request import Request
 from kinst.session.sizes import TRAMPOLINES, check_buffers, fitted
 from kinst.sugar.locals import provisional
 
+# Providers whose probes are in no function of their description.
+_WITHOUT_LOCALS = ("sdt", "syscall")
+
 GLOB = frozenset("*?[")
 
 
@@ -182,7 +185,14 @@ def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType
     def type_of(pattern: ProbePattern, name: str) -> DType | None:
         """Return the type of a local variable of the function that a description names; None if it
         is not known.
+
+        Raises KinstError for a provider whose probes are in no function.
         """
+        if pattern.provider in _WITHOUT_LOCALS:
+            raise KinstError(
+                f"{pattern.provider} probes have no local variables",
+                "args[0] is the first argument; kinst -l -v lists all with their types",
+            )
         module = "" if GLOB & set(pattern.module) else pattern.module
         plain = pattern.function.partition("@")[0]
         found = None if types is None else types.local(plain, name, module)

@@ -173,6 +173,8 @@ def naming(
     if last and not pattern.function and kernel and all_named(kernel, last):
         return f"{last} is a function: {last}:entry and {last}:return, or -f {last}"
     if pattern.provider in providers:
+        if _lacks_module(pattern, kernel):
+            return f"no module {pattern.module} is loaded: --module NAME or FILE loads one"
         return providers[pattern.provider].usage
     if pattern.provider:
         names = {*providers, *(one.provider for one in of_libraries)}
@@ -187,6 +189,12 @@ def naming(
         for name in get_close_matches(last, by_name, 1):
             return f"did you mean {by_name[name].provider}:::{name}?"
     return ", ".join(p.usage for p in providers.values() if p.needs_kernel)
+
+
+def _lacks_module(pattern: ProbePattern, kernel: Kernel | None) -> bool:
+    """Return whether a description of functions names a module that the kernel has not loaded."""
+    of_functions = pattern.provider in ("fbt", "kinst")
+    return bool(of_functions and pattern.module and kernel and not kernel.find(pattern.module, "*"))
 
 
 def _exactly(pattern: ProbePattern, kernel: Kernel) -> Sequence[Function]:

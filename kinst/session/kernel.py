@@ -95,7 +95,7 @@ class RunningKernel:
         isa: Isa,
         among: Collection[int] | None = None,
         *,
-        inlines: bool = True,
+        copies: Callable[[str], Sequence[object]] | None = lambda _: (),
         progress: Callable[[str, float | None], None] | None = None,
     ) -> None:
         """Begin without reading anything.
@@ -103,13 +103,14 @@ class RunningKernel:
         Args:
             target: memory of the kernel.
             among: addresses of the functions that find() may return, None for all.
-            inlines: whether debug information tells which functions are inline.
+            copies: returns the inlined copies of the function with a name; None if no debug
+                information tells them.
             progress: called with the name of long work and the part of it that is done, 0 to 1;
                 None to call nothing.
         """
         self._progress = progress
         self._among = among
-        self._inlines = inlines
+        self._copies = copies
         self._target = target
         self._system = system
         self.isa = isa
@@ -161,6 +162,8 @@ class RunningKernel:
         spread = range(len(function) - SUGGESTION_SPREAD, len(function) + SUGGESTION_SPREAD + 1)
         if counterpart := self._system.counterpart(function):
             return f"here: {counterpart}"
+        if self._copies and self._copies(function):
+            return f"it is inline: kinst::{function}:entry and kinst::{function}:return"
         names = {f.name for f in self._system.functions()}
         # Names that gcc gives to variants of a function: NAME.isra.0, NAME.constprop.0,
         # NAME.part.0.
@@ -173,7 +176,7 @@ class RunningKernel:
         longer = sorted(longer, key=len)[:2]
         close = list(dict.fromkeys([*longer, *get_close_matches(function, near, 3, 0.7)]))[:3]
         meant = [f"did you mean {' or '.join(close)}?"] if close else []
-        if not self._inlines:
+        if self._copies is None:
             meant.append("no debug information says which functions are inline")
         return " ".join(meant)
 

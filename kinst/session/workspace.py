@@ -111,9 +111,10 @@ class Workspace:
         changed = not text or text != self._text or call_sites is not self._call_sites
         if changed or among is not self._among:
             system = system if call_sites else system.leaving_call_sites()
-            inlines = machine.images.kernel.debug.has_dwarf
+            debug = machine.images.kernel.debug
+            copies = debug.copies if debug.has_dwarf else None
             kernel = RunningKernel(
-                target, system, machine.isa, among, inlines=inlines, progress=self._progress
+                target, system, machine.isa, among, copies=copies, progress=self._progress
             )
             self.machine = replace(machine, system=system, kernel=kernel)
             if changed:

@@ -136,7 +136,7 @@ class _Text:
         times = "entered ? times" if entered is None else _times(entered)
         spot = beginning(one.code)
         yield self._page.paint("name", f"{one.name}  {spot}") + (
-            f"  {times}, {one.executed:,} instructions ran in"
+            f"  {times}, executed {one.executed:,} instructions in"
             f" {_ran(one)} of {len(one.code.blocks)} blocks"
         )
         name = f"{_cut(one.measure_name, self._measures):>{self._measures}}"

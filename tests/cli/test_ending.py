@@ -45,6 +45,18 @@ def test_a_program_of_this_machine_is_not_in_the_guest(tmp_path: Path) -> None:
     assert ending_text(End("command", 127), request_of("--root", "/", "-c", str(program))) == ""
 
 
+@pytest.mark.parametrize(
+    "command", ["true; nosuch", "true && nosuch", "ls | nosuch", "x=$(nosuch)"]
+)
+def test_of_several_programs_none_is_blamed(command: str) -> None:
+    """`true` is in the guest; the guest's shell has named the program that is not."""
+    told = ending_text(End("command", 127), request_of("-c", command))
+    assert told.startswith(
+        "kinst: status 127: a program of the command is not in the guest (--copy"
+    )
+    assert "true" not in told
+
+
 @pytest.mark.parametrize("view", [[], ["plot", "-o", "-"]])
 def test_the_commands_tell_it(
     view: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -351,7 +351,11 @@ def test_bad_integer_arguments(argument: str, tag: str) -> None:
 def test_hints_name_what_would_work() -> None:
     assert "did you mean timestamp?" in str(error("BEGIN { trace(timestmp); }"))
     assert "a variable may be called count_" in error("BEGIN { count++; }").hint
-    assert error("BEGIN { trace(regs); }").hint == ""
+    assert error("BEGIN { trace(regs); }").hint == "regs[R_RAX] is one register"
+    assert error("BEGIN { trace(args); }").hint == "args[0] is the first argument"
+    assert "return(VALUE)" in error("fbt::vfs_read:return { arg0 = 1; }").hint
+    assert "by its name, locals->count" in error("fbt::vfs_read:entry { trace(args.count); }").hint
+    assert "kinst -l -v lists all" in error("sdt:::sched_switch { trace(args.prev_comm); }").hint
     for loop in ("for (i = 0; i < 3; i++) {}", "while (1) {}"):
         assert "D has no loops" in error(f"BEGIN {{ {loop} }}").hint
     assert "did you mean quiet?" in str(error("#pragma D option quite\nBEGIN { }"))

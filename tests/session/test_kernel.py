@@ -71,10 +71,18 @@ def test_suggestions(kernel: RunningKernel) -> None:
 
 
 def test_an_unknown_name_may_be_an_inline_function() -> None:
-    kernel = RunningKernel(None, FakeSystem(), None, inlines=False)  # type: ignore[arg-type]
+    kernel = RunningKernel(None, FakeSystem(), None, copies=None)  # type: ignore[arg-type]
     assert kernel.suggest("zzz") == "no debug information says which functions are inline"
     told = kernel.suggest("vfs_raed")
     assert told.startswith("did you mean vfs_read") and "no debug information" in told
+
+
+def test_an_inline_function_is_traced_by_its_copies() -> None:
+    copies = {"kmalloc": ["a copy"]}
+    kernel = RunningKernel(None, FakeSystem(), None, copies=lambda name: copies.get(name, []))  # type: ignore[arg-type]
+    told = "it is inline: kinst::kmalloc:entry and kinst::kmalloc:return"
+    assert kernel.suggest("kmalloc") == told
+    assert kernel.suggest("vfs_raed").startswith("did you mean vfs_read")
 
 
 def test_what_the_compiler_has_made_of_a_function_is_told(kernel: RunningKernel) -> None:

@@ -63,6 +63,11 @@ ONE_LINERS = (
     ('fbt::vfs_read:entry { printf("%s", stringof(curthread->td_proc->p_comm)); }',
      'fbt::vfs_read:entry { printf("%s", execname); }'),
     ("vfs_read%return $retval", r'fbt::vfs_read:return { printf("retval=%#x\n", arg1); }'),
+    ("p:vfs_read+19 %dx",
+     r'kinst::vfs_read:19 { printf("dx=%#x\n", regs[R_RDX]); }'),
+    ("r:vfs_read $retval", r'fbt::vfs_read:return { printf("retval=%#x\n", arg1); }'),
+    ("kprobe:vfs_read@fs/read_write.c:467 /pid/ { @ = count(); }",
+     "kinst::vfs_read:@read_write.c@467 /pid/ { @ = count(); }"),
     ("p:name do_sys_openat2 file=%si:ustring flags=+0(%dx) $comm $arg1",
      r'fbt::do_sys_openat2:entry { printf("file=%s flags=%#x comm=%s arg1=%#x\n",'
      " copyinstr(regs[R_RSI]), *(uint64_t *)(regs[R_RDX]), execname, arg0); }"),

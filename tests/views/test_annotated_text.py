@@ -10,7 +10,7 @@ from kinst.views.annotation import SourceSpot, beginning, fits
 from tests.views.made_code import annotated
 
 BY_ADDRESS = """\
-made  fs/made.c:10  entered 10 times, 99 instructions ran in 4 of 4 blocks
+made  fs/made.c:10  entered 10 times, executed 99 instructions in 4 of 4 blocks
 count   share       instruction                              source
    10   10.1%   +0  push rbp                                 10 {
                     ┌ check() inlined                        12     if (check(a))
@@ -27,7 +27,7 @@ count   share       instruction                              source
     7    7.1%  +40  ret                                      17 }
 """  # noqa: E501
 BY_SOURCE = """\
-made  fs/made.c:10  entered 10 times, 99 instructions ran in 4 of 4 blocks
+made  fs/made.c:10  entered 10 times, executed 99 instructions in 4 of 4 blocks
 count   share  quantize(a..       instruction                              source
    10   10.1%                                                              10 {
    10   10.1%       1 █▁▄ 8   +0  push rbp

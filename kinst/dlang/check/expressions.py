@@ -459,13 +459,16 @@ def _call(node: tree.CallNode, scope: Scope) -> typed.Expr:
     return calls.call(node, scope, check)
 
 
-def _refuse_members_of_args(node: tree.MemberNode) -> None:
+def _refuse_members_of_args(node: tree.MemberNode, scope: Scope) -> None:
     """Raise DError D_IDENT_BADREF if the expression is args->NAME, for which the program probably
-    means locals->NAME.
+    means locals->NAME, or at a tracepoint an element of args[].
     """
     if isinstance(node.base, tree.NameNode) and node.base.name == "args":
         message = "associative array 'args' may not be referenced as scalar"
-        hint = f"args[0] is the first argument; by its name, locals->{node.name}"
+        named = f"by its name, locals->{node.name}"
+        if any(pattern.provider == "sdt" for pattern in scope.patterns):
+            named = "kinst -l -v lists all with their types"
+        hint = f"args[0] is the first argument; {named}"
         raise DError(message, node.base.span, "D_IDENT_BADREF", hint)
 
 
@@ -477,7 +480,7 @@ def _member_lvalue(node: tree.MemberNode, scope: Scope) -> typed.Expr:
     reference = variables.reference_of(node, scope)
     if reference is not None:
         return variables.read(reference, scope, check)
-    _refuse_members_of_args(node)
+    _refuse_members_of_args(node, scope)
     base = check(node.base, scope)
     if isinstance(base, Translation):
         return translated_member(node, base, scope, check)

@@ -179,8 +179,17 @@ class Scope:
         kind = self.kind_of(name)
         if kind is not None and kind != "scalar":
             message = f"{kind} '{name}' may not be referenced as {role}"
-            hint = "" if kind == "associative array" else f"a variable may be called {name}_"
+            hint = self._element_hint(name)
+            if kind != "associative array":
+                hint = f"a variable may be called {name}_"
             raise DError(message, span, "D_IDENT_BADREF", hint)
+
+    def _element_hint(self, name: str) -> str:
+        """Return the hint that names an element of a built-in array; "" for other arrays."""
+        if name == "args":
+            return "args[0] is the first argument"
+        register = next(iter(self.environment.registers), "")
+        return f"{name}[{register}] is one register" if name == "regs" and register else ""
 
     def unknown(self, name: str, span: Span) -> DError:
         """Return the error for an undefined name."""

@@ -7,6 +7,7 @@ Every DError has libdtrace's tag and, except for line breaks, its words.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -331,7 +332,10 @@ def reference_to_change(
             message = f"operator {op} requires modifiable lvalue as an operand"
             raise DError(message, node.span, "D_OP_LVAL")
     message = f"operator {op} can only be applied to a writable variable"
-    raise DError(message, node.span, "D_OP_WRITE")
+    hint = ""
+    if isinstance(node, tree.NameNode) and re.fullmatch(r"arg\d|args", node.name):
+        hint = "-w: regs[R_NAME] = VALUE changes a register, return(VALUE) returns at once"
+    raise DError(message, node.span, "D_OP_WRITE", hint)
 
 
 def _create(

@@ -120,6 +120,7 @@ def _tracepoint(match: re.Match[str]) -> str:
 # makes the hint.
 _PROBES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (rf"(?:kprobe|k):(?:\w+:)?{_NAME}\+(\w+)", r"in D: kinst::\1:\2"),
+    (rf"(?:kprobe|k):(?:\w+:)?{_NAME}@(?:[-\w./]*/)?([-\w.]+):(\d+)", r"in D: kinst::\1:@\2@\3"),
     (rf"(?:kprobe|k|fentry|kfunc|f):(?:\w+:)?{_NAME}", r"in D: fbt::\1:entry"),
     (rf"(?:kretprobe|kr|fexit|kretfunc|fr):(?:\w+:)?{_NAME}", r"in D: fbt::\1:return"),
     (rf"p:(?:\w+/)?(?:\w+:)?{_NAME}", r"in D: fbt::\1:entry"),

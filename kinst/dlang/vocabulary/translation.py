@@ -39,7 +39,8 @@ _LINE_COMMENT = re.compile(r"//([^\n]*)")
 # White space, comments, and control lines such as #pragma.
 _BETWEEN_CLAUSES = re.compile(r"(?:\s|/\*.*?\*/|^#[^\n]*$)*", re.S | re.M)
 _PREDICATE = re.compile(r"(?P<before>\s*)/(?P<condition>.*?)/(?=\s*\{)", re.S)
-_PROBES = re.compile(r"[^{}/\"]+?(?=\s*(?:\{|/|\Z))", re.S)
+# A path may follow an @, as in kprobe:vfs_read@fs/read_write.c:467.
+_PROBES = re.compile(r"(?:@[-\w./]+:\d+|[^{}/\"])+?(?=\s*(?:\{|/|\Z))", re.S)
 _QUOTE = '"'
 _OPEN = {"(": ")", "[": "]", "{": "}"}
 
@@ -442,7 +443,7 @@ def _register(name: str) -> str:
 
 
 _DEFINITION = re.compile(
-    r"(?:(?P<kind>[pr])[0-9]*(?::[\w/]+)?\s+)?(?P<function>[A-Za-z_][\w.]*)(?P<place>%return|\+\w+)?"
+    r"(?:(?P<kind>[pr])(?:[0-9]*(?::[\w/]+)?\s+|:))?(?P<function>[A-Za-z_][\w.]*)(?P<place>%return|\+\w+)?"
     r"(?P<arguments>(?:\s+[^\s{}]+)*)"
 )
 _ARGUMENT = re.compile(r"(?:(?P<name>\w+)=)?(?P<value>[^=:]+)(?::(?P<type>\w+))?")

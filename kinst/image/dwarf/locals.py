@@ -272,6 +272,9 @@ class DwarfLocals:
         for spelling in names:
             for function in self._index.functions(spelling):
                 if any(low <= address < high for low, high in function.ranges):
+                    own = self._dies.die(function.die)
+                    if any(low <= address < high for low, high in self._lists.ranges(own)):
+                        return own
                     return self._in_unit(function.unit, address)
         # An alias, or a name that the debug information lacks: use the unit of code inlined there.
         for copy in self._index.copies_at(address):
@@ -283,8 +286,7 @@ class DwarfLocals:
             top = self._dies.die(self._dies.first_of(unit))
             self._functions[unit] = [
                 (low, high, die.offset)
-                for die in self._dies.children(top)
-                if die.tag == TAG_SUBPROGRAM
+                for die in self._dies.children_with(top, TAG_SUBPROGRAM)
                 for low, high in self._lists.ranges(die)
             ]
         for low, high, offset in self._functions[unit]:

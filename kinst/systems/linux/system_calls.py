@@ -109,9 +109,13 @@ def call_named(name: str, table: FunctionTable, layouts: Iterable[CallNames]) ->
     Args:
         layouts: naming conventions of the functions of system calls.
     """
-    if not any(table.lookup(layout.prefix + name) for layout in layouts):
+    functions = [layout.prefix + name for layout in layouts if table.lookup(layout.prefix + name)]
+    if not functions:
         return ""
-    return f"syscall::{name}:entry and syscall::{name}:return trace the system call"
+    return (
+        f"syscall::{name}:entry and syscall::{name}:return trace the system call;"
+        f" its function is {functions[0]}"
+    )
 
 
 def call_numbers(kernel: LinuxMemory, dispatch: Dispatch | None) -> Mapping[int, tuple[int, ...]]:

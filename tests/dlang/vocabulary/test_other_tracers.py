@@ -81,6 +81,7 @@ def test_a_predicate_follows_an_offset() -> None:
         ("kprobe:vfs_read { @[comm] = hist(arg2); }", "fbt::vfs_read:entry"),
         ("kretprobe:vfs_read", "fbt::vfs_read:return"),
         ("kprobe:vfs_read+19", "kinst::vfs_read:19"),
+        ("kprobe:vfs_read@read_write.c:467", "kinst::vfs_read:@read_write.c@467"),
         ("fexit:vfs_read", "fbt::vfs_read:return"),
         ("p:vfs_read", "fbt::vfs_read:entry"),
         ("interval:s:5", "tick-5s"),

@@ -144,7 +144,11 @@ def test_entries_are_readelfs(seed: int, tmp_path: Path) -> None:
     for row, one in enumerate(entries):
         die = opened.dies.die(one.offset)
         assert die.tag == TAGS[one.tag]
-        assert [child.offset for child in opened.dies.children(die)] == below(entries, row), one
+        children = list(opened.dies.children(die))
+        assert [child.offset for child in children] == below(entries, row), one
+        for tag in {child.tag for child in children}:
+            some = [child for child in children if child.tag == tag]
+            assert list(opened.dies.children_with(die, tag)) == some
         if not one.depth:
             based = "addr_base" in one.attributes
         opened.compare(die, one, names.get(one.offset), based)

@@ -25,7 +25,7 @@ INIT = ("early_irq_init", "setup_per_cpu_areas")
 LATER = ("vfs_create_mount", "vfs_kern_mount")
 COMMAND = "mkdir /tmp/m; mount -t tmpfs m /tmp/m; mount -o remount,ro /tmp/m; umount /tmp/m"
 ROW = re.compile(r"^ *([\d,]+|-)(?: +[\d.]+%)? +\+(\d+) +(.*)", re.M)
-HEAD = re.compile(r"^(\w+)  \S+:\d+  (.*?), [\d,]+ instructions ran in", re.M)
+HEAD = re.compile(r"^(\w+)  \S+:\d+  (.*?), executed [\d,]+ instructions in", re.M)
 
 
 def extents(elf: Elf) -> dict[str, tuple[int, int]]:
