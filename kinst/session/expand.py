@@ -117,22 +117,26 @@ def expanded(
         programs = tuple(expand_lines(p, lines.find, lines.find_file) for p in programs)
         report.stage("source lines")
     if any(map(has_sugar, programs)):
-        sources = Sources(kernel, running_index(images, report.say))
+        progress = report.if_long("finding inlined copies")
+        sources = Sources(kernel, running_index(images, report.say), progress)
         found = [expand_inline(program, sources, zero=zero) for program in programs]
         for note in dict.fromkeys(note for one in found for note in one.notes):
             report.detail(f"kinst: {note}")
         for loss in dict.fromkeys(loss for one in found for loss in one.losses):
             report.leave_out(f"kinst: {loss}")
         programs = tuple(one.program for one in found)
+        progress(1.0)
         report.stage("inline functions")
     if any(map(has_locals, programs)):
         if types is None:
             raise KinstError("local variables can be read only in a kernel")
         known = ImageLocals(kernel, frame_address, images, types)
+        progress = report.if_long("finding local variables")
         read = [
-            expand_locals(program, known.places, known.find, known.nearest, known.names)
+            expand_locals(program, known.places, known.find, known.nearest, known.names, progress)
             for program in programs
         ]
+        progress(1.0)
         for note in (note for one in read for note in one.notes):
             report.leave_out(f"kinst: {note}")
         programs = tuple(one.program for one in read)

@@ -11,6 +11,7 @@ from dataclasses import field
 
 from kinst.core.dataclass import dataclass
 
+_LONG = 1.0  # seconds of work after which its progress is reported
 MANY_PROBES = 10_000  # work on so many probes takes seconds, so its progress is reported
 
 
@@ -75,6 +76,23 @@ class Report:
             end: how much of the whole work is done when the part ends.
         """
         return lambda done: self.progress(work, start + (end - start) * done)
+
+    def if_long(self, work: str) -> Callable[[float], None]:
+        """Return a function that reports how much of some work is done, 0 to 1, once the work has
+        taken a second.
+
+        Args:
+            work: name of the work.
+        """
+        begun, shown = time.monotonic(), False
+
+        def report(done: float) -> None:
+            nonlocal shown
+            if shown or (done < 1 and time.monotonic() - begun > _LONG):
+                shown = True
+                self.progress(work, done)
+
+        return report
 
     def leave_out(self, text: str) -> None:
         """Report probes that a program matches and that are not traced."""

@@ -42,12 +42,17 @@ _GLOB = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The running kernel, and debug information whose linked addresses are already converted to
-    running addresses.
+    """What the expansion reads.
+
+    Attributes:
+        kernel: the running kernel.
+        index: debug information whose linked addresses are already converted to running addresses.
+        progress: called with the part of a function's copies that are examined, 0 to 1.
     """
 
     kernel: Kernel
     index: DebugIndex
+    progress: Callable[[float], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +168,7 @@ class _Expander:
         self._zero = zero
         self._kernel = sources.kernel
         self._index = sources.index
+        self._progress = sources.progress
         self._known: dict[ProbePattern, _Meaning] = {}
         self.notes: list[str] = []
         self.losses: list[str] = []
@@ -322,7 +328,7 @@ class _Expander:
             empty: number of copies without code.
             copies: number of all copies.
         """
-        graphs = graphs_of(regions, self._kernel)
+        graphs = graphs_of(regions, self._kernel, self._progress)
         count = _Count(copies, empty)
         gaps = {
             parts: self._kernel.gaps(parts) for parts in {g.parts for g in graphs.values()}

@@ -90,9 +90,16 @@ def regions_of(copies: Iterable[InlineCopy]) -> Regions:
     return Regions(tuple(regions.values()), empty)
 
 
-def graphs_of(regions: Sequence[CopyRegion], kernel: Kernel) -> dict[int, Graph]:
+def graphs_of(
+    regions: Sequence[CopyRegion],
+    kernel: Kernel,
+    progress: Callable[[float], None] = lambda _: None,
+) -> dict[int, Graph]:
     """Return, for the entry address of each region, the flow graph of the function that contains
     the region. A region whose entry is in no function is left out.
+
+    Args:
+        progress: called with the part of the functions whose graphs are made, 0 to 1.
     """
     whole: dict[int, tuple[Sequence[Function], list[CopyRegion]]] = {}
     for region in regions:
@@ -102,7 +109,8 @@ def graphs_of(regions: Sequence[CopyRegion], kernel: Kernel) -> dict[int, Graph]
             whole.setdefault(parts[0].address, (parts, []))[1].append(region)
     dead_ends = dead_ends_of(kernel) if whole else frozenset[int]()
     graphs = {}
-    for parts, inside in whole.values():
+    for number, (parts, inside) in enumerate(whole.values()):
+        progress(number / len(whole))
         cuts = {r.entry for r in inside} | {a for r in inside for pair in r.ranges for a in pair}
         alone = {
             r.entry for r in inside if not any(low <= r.entry < high for low, high in r.ranges)

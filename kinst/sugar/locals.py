@@ -152,7 +152,12 @@ def _suggestion(name: str, there: Sequence[str]) -> str:
 
 
 def expand_locals(
-    program: tree.ProgramNode, places: Places, find: Find, nearest: Nearest, names_at: NamesAt
+    program: tree.ProgramNode,
+    places: Places,
+    find: Find,
+    nearest: Nearest,
+    names_at: NamesAt,
+    progress: Callable[[float], None] = lambda _: None,
 ) -> Expansion:
     """Return a program in which expressions over regs[] and memory replace every locals->NAME, and
     a print() of each variable replaces print(locals), with messages for the user.
@@ -168,12 +173,13 @@ def expand_locals(
         nearest: returns a hint for messages, which names a nearby instruction at which a variable
             can be read.
         names_at: returns the names of the variables at an instruction.
+        progress: called with the part of a clause's descriptions that are done, 0 to 1.
     """
     notes: list[str] = []
     items: list[tree.ItemNode] = []
     for item in program.items:
         if isinstance(item, tree.ClauseNode) and _reads(item):
-            items += _split(item, places, find, nearest, names_at, notes)
+            items += _split(item, places, find, nearest, names_at, notes, progress)
         else:
             items.append(item)
     return Expansion(tree.ProgramNode(tuple(items)), tuple(notes))
@@ -254,6 +260,7 @@ def _split(
     nearest: Nearest,
     names_at: NamesAt,
     notes: list[str],
+    progress: Callable[[float], None],
 ) -> list[tree.ClauseNode]:
     splitter = _ClauseSplitter(clause, find, names_at)
     # Earlier expansions may have replaced one description by several.
@@ -262,7 +269,8 @@ def _split(
         written.setdefault(description.span, []).append(description)
     for descriptions in written.values():
         count, missing = 0, list[_Missing]()
-        for description in descriptions:
+        for number, description in enumerate(descriptions):
+            progress(number / len(descriptions))
             instructions = places(description.pattern)
             count += len(instructions)
             missing += splitter.add(description, instructions)

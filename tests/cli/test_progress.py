@@ -7,6 +7,7 @@ import io
 import pytest
 
 from kinst.cli.progress import Progress
+from kinst.session.report import Report
 
 
 class Terminal(io.StringIO):
@@ -115,3 +116,20 @@ def test_that_nobody_reads_it_is_no_error() -> None:
             raise BrokenPipeError
 
     Progress("kinst", Closed())("indexing", 0.5)
+
+
+def test_short_work_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, told = [0.0], list[tuple[str, float | None]]()
+    monkeypatch.setattr("kinst.session.report.time.monotonic", lambda: now[0])
+    report = Report(lambda _: None, lambda work, done: told.append((work, done)), 0.0)
+    short = report.if_long("short")
+    short(0.0)
+    now[0] = 0.9
+    short(0.9)
+    short(1.0)
+    assert not told
+    long = report.if_long("long")
+    now[0] = 2.1
+    long(0.4)
+    long(1.0)
+    assert told == [("long", 0.4), ("long", 1.0)]
