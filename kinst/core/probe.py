@@ -242,6 +242,9 @@ class ProbeInterface:
     by_offset: bool = False
     # Each function that is not inline has entry and return.
     of_functions: bool = False
+    # Its probes are in a function that their description names, so that the function's local
+    # variables can be read; False for tracepoints and system calls, which have arguments only.
+    has_locals: bool = True
     # Its entry and return probes are those of system calls (dtrace -F shows them as => and <=).
     system_calls: bool = False
     # Its probes are in a user program, whose process id descriptions have after the provider's

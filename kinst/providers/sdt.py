@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from kinst.core.dtypes import DType, StructType
 from kinst.core.errors import KinstError
 from kinst.core.kernel import Found, Kernel, Provider
-from kinst.core.probe import ProbeName, ProbePattern, Site
+from kinst.core.probe import ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import stability_of
 from kinst.core.system import TracepointSite
 from kinst.core.types import TypeSource
@@ -29,6 +29,7 @@ class SdtProvider(Provider):
         "Private/Private/ISA", "Private/Private/ISA",
     )  # fmt: skip
     usage = "sdt:SUBSYSTEM::NAME names tracepoints"
+    interface = ProbeInterface(has_locals=False)
 
     def argument_types(self, pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
         named = pattern.name and not any(c in pattern.name for c in "*?[")

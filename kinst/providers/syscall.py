@@ -43,7 +43,7 @@ class SyscallProvider(Provider):
         "Evolving/Evolving/Common", "Private/Private/Unknown", "Private/Private/ISA",
         "Evolving/Evolving/Common", "Private/Private/ISA",
     )  # fmt: skip
-    interface = ProbeInterface(returns=("return",), system_calls=True)
+    interface = ProbeInterface(returns=("return",), system_calls=True, has_locals=False)
     usage = "syscall::NAME:entry and syscall::NAME:return name system calls, syscall:::entry all"
 
     def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Iterator[Found]:

@@ -46,9 +46,6 @@ from kinst.session.request import Request
 from kinst.session.sizes import TRAMPOLINES, check_buffers, fitted
 from kinst.sugar.locals import provisional
 
-# Providers whose probes are in no function of their description.
-_WITHOUT_LOCALS = ("sdt", "syscall")
-
 GLOB = frozenset("*?[")
 
 
@@ -188,7 +185,8 @@ def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType
 
         Raises KinstError for a provider whose probes are in no function.
         """
-        if pattern.provider in _WITHOUT_LOCALS:
+        interface = interfaces().get(pattern.provider)
+        if interface is not None and not interface.has_locals:
             raise KinstError(
                 f"{pattern.provider} probes have no local variables",
                 "args[0] is the first argument; kinst -l -v lists all with their types",

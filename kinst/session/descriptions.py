@@ -173,7 +173,7 @@ def naming(
     if last and not pattern.function and kernel and all_named(kernel, last):
         return f"{last} is a function: {last}:entry and {last}:return, or -f {last}"
     if pattern.provider in providers:
-        if _lacks_module(pattern, kernel):
+        if _lacks_module(pattern, kernel) and providers[pattern.provider].names_functions:
             return f"no module {pattern.module} is loaded: --module NAME or FILE loads one"
         return providers[pattern.provider].usage
     if pattern.provider:
@@ -193,8 +193,7 @@ def naming(
 
 def _lacks_module(pattern: ProbePattern, kernel: Kernel | None) -> bool:
     """Return whether a description of functions names a module that the kernel has not loaded."""
-    of_functions = pattern.provider in ("fbt", "kinst")
-    return bool(of_functions and pattern.module and kernel and not kernel.find(pattern.module, "*"))
+    return bool(pattern.module and kernel and not kernel.find(pattern.module, "*"))
 
 
 def _exactly(pattern: ProbePattern, kernel: Kernel) -> Sequence[Function]:

@@ -466,7 +466,12 @@ def _refuse_members_of_args(node: tree.MemberNode, scope: Scope) -> None:
     if isinstance(node.base, tree.NameNode) and node.base.name == "args":
         message = "associative array 'args' may not be referenced as scalar"
         named = f"by its name, locals->{node.name}"
-        if any(pattern.provider == "sdt" for pattern in scope.patterns):
+        providers = scope.environment.providers
+        if not all(
+            providers[one.provider].has_locals
+            for one in scope.patterns
+            if one.provider in providers
+        ):
             named = "kinst -l -v lists all with their types"
         hint = f"args[0] is the first argument; {named}"
         raise DError(message, node.base.span, "D_IDENT_BADREF", hint)

@@ -68,7 +68,9 @@ def test_the_faults_of_a_module_and_no_others(module: Path, tmp_path: Path) -> N
 
 
 def test_each_call_is_tried(module: Path, tmp_path: Path) -> None:
-    """The number of tries is the number of calls that a trace without failures counts."""
+    """The number of tries is the number of calls that a trace without failures counts. The
+    command's output does not end its last line."""
+    command = "echo good_unwound >/proc/faulty; status=$?; printf x; exit $status"
     functions = "fbt::*kmalloc*:entry"
     counted = kinst(
         "-q", "--module", str(module), "-c", "echo good_unwound >/proc/faulty",
@@ -80,6 +82,6 @@ def test_each_call_is_tried(module: Path, tmp_path: Path) -> None:
     assert calls >= 3
     summary = summary_of(
         tmp_path, "inject", "*kmalloc*", "--in", "faulty:good_unwound", "--module", str(module),
-        "-c", "echo good_unwound >/proc/faulty", status=0,
+        "-c", command, status=0,
     )  # fmt: skip
     assert summary["counts"] == {"failed": calls}

@@ -128,7 +128,7 @@ attempt() {
     echo "@status $status $second"
     grown grown $here/before $here/after
     grown later $here/after $here/later
-    tail -n 5 $here/output | sed 's/^/@out /'
+    tail -n 5 $here/output | awk '{ print "@out " $0 }' # it ends the last line, which may have no end
     dmesg >$here/log
     head -n 150 $here/log | sed 's/^/@log /'
     echo "@end $1"
