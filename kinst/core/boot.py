@@ -66,8 +66,8 @@ TextCheck = Callable[[Paging, Read, Mapping[str, int], tuple[int, int]], bool]
 def never_final(
     _paging: Paging, _read: Read, _registers: Mapping[str, int], _image: tuple[int, int]
 ) -> bool:
-    """Return False. This is Boot.text_is_final of a system whose page tables do not show that its
-    kernel has finished booting."""
+    """Return False: the page tables do not show that the kernel has finished booting. A TextCheck
+    (Boot.text_is_final) for systems whose page tables never show that."""
     return False
 
 
@@ -112,10 +112,10 @@ class BootSpan:
             Tracing ends there, unless a command is to be traced as well.
         slides: all possible values of the kernel's slide: how far KASLR may move the kernel.
         leap: the jump whose target shows the slide; None if kinst cannot find the jump.
-        touched: ranges of memory (virtual address, bytes) that the kernel accesses before `first`,
-            but only after its page tables map its image. So kinst can stop the kernel at the first
-            of these accesses, and read the slide from the page tables. () if no such ranges are
-            known: without `leap` and `touched`, kinst tries all `slides`.
+        touched: used to find the slide if `leap` is None: ranges of memory (virtual address, bytes)
+            whose first access comes after the page tables map the kernel's image, and before
+            `first`. kinst stops the kernel at this access, and reads the slide from the page
+            tables. () if no such ranges are known; then kinst tries all `slides`.
     """
 
     text: int
@@ -127,8 +127,8 @@ class BootSpan:
 
 
 def no_span(_file: KernelFile) -> BootSpan | None:
-    """Return None. This is Boot.span of a system for which kinst does not know which part of a
-    kernel's boot can be traced."""
+    """Return None: it is not known which part of the kernel's boot can be traced. Boot.span of
+    systems whose boots kinst cannot trace."""
     return None
 
 

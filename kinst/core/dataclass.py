@@ -213,7 +213,7 @@ def _later(
     calls it.
 
     Args:
-        cell: has the class when the method is called.
+        cell: gets the class after this call, but before the method is called.
         name: name of the method.
         text_of: returns the source text of the real method, from the fields and `frozen`.
         frozen: whether instances are immutable.

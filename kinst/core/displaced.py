@@ -22,9 +22,9 @@ class Relocated:
     Attributes:
         code: the bytes. They are right only at the address for which they were made. Control leaves
             them by a jump to the original successor, by a jump to a branch target, or by a call.
-        original_at: offset in `code` of the instruction that may fault where the original might
-            have faulted; -1 if none may (a direct branch). If it faults, the kernel's exception
-            table must be searched for the address of the original.
+        original_at: offset in `code` of the instruction that may fault in place of the original
+            instruction; -1 if none may fault (a direct branch). If it faults, the kernel must
+            search its exception table for the address of the original instruction.
     """
 
     code: bytes
@@ -76,8 +76,8 @@ class Moved:
     Attributes:
         falls_through: whether control can reach the end of the code. Then it must go on to the
             original successor.
-        original_at: offset in `code` of the instruction that may fault where the original might
-            have faulted; -1 if none may.
+        original_at: offset in `code` of the instruction that may fault in place of the original
+            instruction; -1 if none may fault.
     """
 
     code: bytes

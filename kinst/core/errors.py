@@ -116,5 +116,5 @@ class ScratchUsedUpError(KinstError):
 
 
 class UnmappedError(TargetError):
-    """An error: nothing is mapped at an address of a kernel, or at an address of the file that is
-    read in place of a kernel."""
+    """An error: nothing is mapped at an address in the kernel's memory. If an ELF file is read in
+    place of memory: no section of the file contains the address."""

@@ -81,9 +81,10 @@ class SourcePlace:
     """Where an instruction is in the source: file, line, and the inlined functions that it belongs
     to.
 
-    The file and line are those in the function whose symbol covers the instruction. So for an
-    instruction of inlined copies, they are where that function calls the outermost inlined
-    function. The file and line in each inlined function are in its InlinedFrame.
+    `file` and `line` are in the function whose symbol covers the instruction. If the instruction
+    belongs to an inlined function, they are the line on which the function of the symbol calls it
+    (or calls the outermost of several nested ones). Each InlinedFrame of `inlined` has the line in
+    its own function.
 
     Attributes:
         file: the source file, "" if not known.

@@ -259,7 +259,9 @@ class StoppingIsa(ABC):
     def padding(self, code: bytes) -> int:
         """Return how many bytes at the start of `code` are whole padding instructions.
 
-        Compilers put padding after code that does not fall through; decode() may leave it out."""
+        Compilers put padding after code that does not fall through. decode() may leave the padding
+        out.
+        """
         return 0
 
 
@@ -417,7 +419,8 @@ class PlantingIsa(StoppingIsa):
 
         Args:
             counter: the counter, as in CountBody.offsets.
-            free: whether the code need not save the flags (counts_freely()).
+            free: True if the code may leave the flags unsaved, since adding does not change them or
+                nothing reads them afterwards (counts_freely()).
         """
         return Refused(self.no_trampolines)
 
@@ -551,7 +554,7 @@ class Isa(PlantingIsa):
         Args:
             counters: CountBody's offset of each stub's counter, as signed 64-bit numbers.
             to: where each stub jumps.
-            free: whether each stub need not save the flags.
+            free: for each stub, True if it may leave the flags unsaved (counts_freely()).
         """
         parts, sizes = [], []
         for counter, target, saves_none in zip(

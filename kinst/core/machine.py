@@ -465,8 +465,9 @@ class Planting(Protocol):
 
     Attributes:
         cannot_plant: why planting is refused, in words for the user.
-        no_counters: if clauses can count only in memory that map_alias() maps, and it has found no
-            room for this memory: why, in words for the user. Otherwise empty.
+        no_counters: for a machine whose clauses can count only in memory that map_alias() maps:
+            the error for the user if map_alias() finds no room. ("", "") for other machines, which
+            can count in another way.
     """
 
     cannot_plant: ClassVar[Reason] = ("code cannot be written into this machine's kernel", "")

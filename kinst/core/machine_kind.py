@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class MachineKind(Protocol):
     """A kind of machine: the value MACHINE of a file or folder of kinst.machines.
 
-    Every command line loads this value, so its module should import what opens the machine only
-    inside open(). The defaults are those of a machine that runs already and whose kernel the user
-    names.
+    Each start of kinst imports the modules of all kinds. So these modules should be small, and
+    import the code that opens a machine only inside open(). The defaults are those of a machine
+    that runs already and whose kernel the user names.
 
     Attributes:
         option: the option that selects this kind. Its name is "--" followed by `name`, such as --vm

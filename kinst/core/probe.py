@@ -70,15 +70,14 @@ class LibraryProbe:
     function: str = ""
 
     def named(self, name: ProbeName, site: Site | None) -> ProbeName | None:
-        """Return the name that a probe below gets for the library's probe; None if it is not in one
-        of the functions in which the library's probe is to fire.
-
-        The name's function is that of the probe below: a system call, or the kernel's function that
-        has the site.
+        """Return the name that a probe of another provider gets when the library's probe is
+        declared over it: the library probe's name, with the other probe's function. None if the
+        library's probe is not to fire in this function.
 
         Args:
-            name: the name of the probe below.
-            site: the site of the probe below.
+            name: the name of the other provider's probe. If it has no function, the function of
+                `site` is taken.
+            site: the site of that probe, None if it has none.
         """
         function = name.function or (site.function.name if site is not None else "")
         if not _globs(self.function, function):

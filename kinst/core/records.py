@@ -78,9 +78,9 @@ class AggregationLayout:
             the table. To get the value of a key, add the key's table entry and its counter, and sum
             these over all CPUs. With constant keys, counter i belongs to entry i.
         slots: number of counters, if a slot table tells which key each counter belongs to;
-            otherwise 0. Only a count() with one integer or pointer key can have a slot table. Slot
-            i has the word of the key of counter i. A key's word is the key, zero-extended, plus
-            SLOT_BIAS, modulo 2**64; it is never 0.
+            otherwise 0. Only a count() with one integer or pointer key can have a slot table. Word
+            i of the slot table stands for the key of counter i: the key, zero-extended, plus
+            SLOT_BIAS, modulo 2**64. The word is 0 while the counter belongs to no key.
         slot_table: offset of the slot table in the globals area; it has `slots` words.
     """
 

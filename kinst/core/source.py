@@ -26,7 +26,7 @@ class InlinedCode:
     Attributes:
         file: file of the function's declaration.
         line: line of the function's declaration.
-        entry: None if it is not known, or if the entry is in code that is not loaded.
+        entry: address at which control enters the copy; None if it is not known, or not loaded.
         ranges: [low, high) of the copy's code.
     """
 

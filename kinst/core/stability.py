@@ -25,9 +25,10 @@ class Attributes:
     """One set of stability attributes.
 
     Attributes:
-        name: stability of names, a number in LEVELS.
-        data: stability of what the data mean, a number in LEVELS.
-        dependency: a number in CLASSES.
+        name: stability of names, an index in LEVELS.
+        data: stability of what the data mean, an index in LEVELS.
+        dependency: on what kinds of machines the names and data exist, an index in CLASSES ("ISA":
+            on all machines of the same instruction set).
     """
 
     name: int

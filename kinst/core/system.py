@@ -163,9 +163,9 @@ class UserMemory:
             address never causes an oops.
         write: address of a C function (user dst, src, size) that does the same in the other
             direction; 0 if no such function is known.
-        mm: how to find the structure of the process's address space. Its address is 0 for a kernel
-            thread, which must not call `read` or `write`. None if these functions check that
-            themselves.
+        mm: how to find the structure of the process's address space. A kernel thread has none (the
+            address is 0), and must not call `read` or `write`. None if `read` and `write` may be
+            called in any thread.
         arg_start: offset, in that structure, of the start address of the process's arguments; 0 if
             not known.
         arg_end: offset, in that structure, of the end address of these arguments; 0 if not known.
@@ -312,7 +312,7 @@ class TrapPath:
     Attributes:
         hooks: addresses of the functions Facts.trap_hook, fault_hook and bug_hook, without those
             that are not known. A detour may displace the first HOOK_BYTES of each function.
-        pc_delta: Facts.trap_pc_delta.
+        pc_delta: the program counter that a breakpoint saves, minus the breakpoint's address.
     """
 
     hooks: tuple[int, ...]

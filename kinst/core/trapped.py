@@ -48,7 +48,7 @@ def let_pass(machine: Stoppable, read: Read, isa: Isa, sites: U64, pc_delta: int
     Args:
         read: reads the kernel's memory.
         sites: addresses of the removed breakpoints.
-        pc_delta: Facts.trap_pc_delta.
+        pc_delta: the program counter that a breakpoint saves, minus the breakpoint's address.
     """
     saved_pcs = sites + np.uint64(pc_delta)
     for _ in range(_PASSES):
@@ -71,7 +71,7 @@ def _has_trapped(
     Args:
         registers: the CPU's registers.
         saved_pcs: for each breakpoint, the program counter that it saves.
-        pc_delta: Facts.trap_pc_delta.
+        pc_delta: that program counter minus the breakpoint's address.
     """
     if isa.paging.in_user_mode(registers):
         return False
