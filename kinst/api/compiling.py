@@ -25,8 +25,9 @@ class Compiler:
     """Parser and checker of D programs for one machine.
 
     Attributes:
-        request: options of the machine, with the files of --build, and the file of the kernel or
-            program that runs in the machine, filled in.
+        request: options of the machine, with files added that the user did not name: those in the
+            folder of --build, the vmlinux of a kernel that runs already, or the file of a traced
+            user program.
         registers: registers of the machine's instruction set.
         files: files of the machine's kernel.
     """
@@ -82,8 +83,8 @@ class Compiler:
 
 
 def _registers_of(request: Request) -> RegisterNames:
-    """Return the registers of the machine's instruction set. If the machine runs already, the
-    instruction set is that of the kernel's ELF file; otherwise it is the option --vm. Raises
+    """Return the registers of the machine's instruction set. The option --vm names it for a kernel
+    that kinst boots; otherwise it is that of the ELF file of the kernel or user program. Raises
     KinstError if kinst does not know the ISA or the file does not exist."""
     options = request.machine
     file = options.debug or options.kernel

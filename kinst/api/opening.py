@@ -234,8 +234,9 @@ def list_kernels(isa: str = "amd64", *, on_progress: ShowProgress = ignore) -> l
 
 
 def describe_host(request: Request) -> str:
-    """Return a sentence for kinst --version -v: how this host runs the kind of machine that a
-    request selects, such as guests. "" if there is nothing to say. Raises KinstError."""
+    """Return a sentence for kinst --version -v: how this host runs machines of the kind that a
+    request selects (for --vm: under KVM or TCG, and why). "" if there is nothing to say. Raises
+    KinstError."""
     isa = load_isa(request.machine.isa or DEFAULT_ISA)
     return request.kind.describe_host(isa, request.machine, cache_folder())
 

@@ -109,7 +109,7 @@ class Trace:
 
     @property
     def left_out(self) -> dict[int, str]:
-        """Reason for each instruction that matches and is not planted, by address."""
+        """Why instructions that probes match are not planted: address -> reason."""
         return self._plan.left_out
 
     @property
