@@ -146,8 +146,8 @@ class Btf:
 
     @cached_property
     def _enumerators(self) -> dict[int, tuple[U32, I64]]:
-        """All constants of enumerations, by the kind of the enumeration: the string offset of each
-        constant's name, and the word index of the constant's entry."""
+        """All enumeration constants, by KIND_ENUM and KIND_ENUM64. Two columns for each kind: the
+        string offsets of the constants' names, and the word indexes of the constants' entries."""
         found = {}
         for kind in (KIND_ENUM, KIND_ENUM64):
             rows, step = np.flatnonzero(self._info >> 24 & 31 == kind), ENTRY_WORDS[kind]

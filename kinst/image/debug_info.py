@@ -197,8 +197,8 @@ class DebugInfo:
         Args:
             name: symbol of the function that contains the instruction.
             address: the instruction's linked address.
-            entry: linked address of the function's entry, which finds the function. If None, the
-                instruction's address finds it.
+            entry: linked address of the function's entry, used to look up the function in DWARF. If
+                None, the instruction's address is used.
         """
         function = self.function_at(name, address if entry is None else entry)
         return self.lines.at(function.unit, address) if function is not None else None

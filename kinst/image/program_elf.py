@@ -56,7 +56,8 @@ class ProgramElf(Elf):
 
     @cached_property
     def imported(self) -> frozenset[str]:
-        """Names of the functions and variables that other files of the program have."""
+        """Names of the functions and variables that this file takes from other files, such as
+        malloc from libc.so.6."""
         section = self._first(_SHT_DYNSYM)
         if section is None:
             return frozenset()
@@ -68,7 +69,8 @@ class ProgramElf(Elf):
         return next((s for s in self.sections if s.kind == kind), None)
 
     def _dynamic(self, tag: int) -> Sequence[str]:
-        """Return the strings that the entries of the dynamic section with this tag name."""
+        """Return the strings of all entries in the dynamic section that have this tag, such as
+        DT_NEEDED."""
         section = self._first(_SHT_DYNAMIC)
         if section is None:
             return ()

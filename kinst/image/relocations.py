@@ -1,9 +1,9 @@
-"""Relocations of two kinds of files: relocatable files (.o, .ko), which are read as if they were
-linked, and images that relocate themselves at boot, whose pointers are read.
+"""Relocations of relocatable files (.o, .ko), and of images that relocate themselves at boot.
 
 In a relocatable file every section starts at address 0, and a reference to another section is only
 a relocation. ElfFile.layout gives each section an address. This module adjusts debug sections,
-symbols and branches to these addresses.
+symbols and branches to these addresses, so that the file is read as if it were linked. In an image
+that relocates itself, tables of pointers may be empty: pointers() reads them from the relocations.
 
 Formats: System V ABI, chapter 4; the psABI documents of x86-64, AArch64 and RISC-V.
 """

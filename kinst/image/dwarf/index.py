@@ -320,10 +320,11 @@ class Index:
 
 
 def _chain(parents: Any, row: int) -> Iterator[int]:
-    """Yield the rows of the inlined copies that a copy is nested in, innermost first.
+    """Yield the inlined copies that a copy is nested in, innermost first. Copies are given by their
+    rows: positions in the index's arrays of copies.
 
     Args:
-        parents: for each row the row of the copy that directly contains it, or -1.
+        parents: for each copy, the row of the copy that directly contains it, or -1.
         row: row of the copy to start from; it is not yielded.
     """
     row = int(parents[row])

@@ -333,8 +333,8 @@ class _Statements:
             self._rows.append(row)
 
     def end(self, address: int) -> None:
-        """End the code of the last row's source file at an address. Drop the rows of this file at
-        this address: they have no instructions."""
+        """End a sequence of rows of one source file, that of the last row, at an address. Drop the
+        sequence's rows at this very address: they have no instructions."""
         file = self._last.file if self._last is not None else 0
         while self._rows and (self._rows[-1].address, self._rows[-1].file) == (address, file):
             self._rows.pop()

@@ -107,9 +107,9 @@ class DwarfLocals:
         Args:
             name: symbol of the function that contains the instruction.
             address: the instruction's linked address.
-            inlined: name of the inlined function whose copy is the first scope; "" to begin with
-                the innermost block. If the instruction is in no such copy, the innermost block is
-                the first scope too.
+            inlined: name of an inlined function: begin with the scope of its copy instead of the
+                innermost block, if the instruction is in a copy of it. "" to begin with the
+                innermost block.
         """
         names: dict[str, None] = {}
         address = self._described(name, address)
@@ -129,9 +129,9 @@ class DwarfLocals:
             name: symbol of the function that contains the instruction.
             frame: the instruction.
             variable: name of the variable.
-            inlined: name of the inlined function whose copy is the first scope; "" to begin with
-                the innermost block. If the instruction is in no such copy, the innermost block is
-                the first scope too.
+            inlined: name of an inlined function: begin with the scope of its copy instead of the
+                innermost block, if the instruction is in a copy of it. "" to begin with the
+                innermost block.
 
         Raises:
             KinstError: the debug information is damaged.
