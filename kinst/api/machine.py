@@ -32,9 +32,8 @@ from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import CommandEnded, CommandReady, EarlyStart, Gone, Terminal
 from kinst.core.probe import Function, ProbePattern, ProgramText
 from kinst.core.source import CodeImage, SourceFunction
-from kinst.core.words import MASK
+from kinst.core.words import MASK, stem_of
 from kinst.events import Fault, Lost, Message, Output, Record
-from kinst.image.debug_info import stem_of
 from kinst.isa import load, load_later
 from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan

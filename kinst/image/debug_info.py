@@ -23,6 +23,7 @@ from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import ArrayType, DType, EnumType, FunctionType, IntType, StructType
 from kinst.core.inline import FunctionDie, InlineCopy, InlinedFrame, SourcePlace
 from kinst.core.types import KERNEL, AmbiguousNameError, Symbol
+from kinst.core.words import stem_of
 from kinst.image.btf_types import BtfTypes, open_types
 from kinst.image.dwarf.cfi import ROOM, Cfi, open_cfi
 from kinst.image.dwarf.dies import Dies
@@ -59,12 +60,6 @@ class CallConvention:
     stack: int
     preserved: frozenset[int]
     signature: int
-
-
-def stem_of(name: str) -> str:
-    """Return a function symbol's name as debug information spells it: without a suffix such as @2
-    or .isra.0."""
-    return name.partition("@")[0].partition(".")[0]
 
 
 class DebugInfo:

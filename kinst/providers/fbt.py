@@ -34,7 +34,7 @@ from kinst.core.layout import (
 from kinst.core.probe import Argument, Function, ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import stability_of
 from kinst.core.types import TypeSource
-from kinst.core.words import COLD
+from kinst.core.words import COLD, stem_of
 
 if TYPE_CHECKING:
     from kinst.core.isa import Isa
@@ -201,6 +201,11 @@ class FbtProvider(Provider):
         if pattern.provider not in ("", self.name) or not plain or pattern.name not in NAMES:
             return None
         signature = types.function(name, pattern.module)
+        if signature is None and stem_of(name) not in ("", name):
+            raise KinstError(
+                f"the compiler has made {name} of {stem_of(name)} and may have removed parameters",
+                "locals->NAME is a parameter by its name",
+            )
         if signature is None:
             raise KinstError(f"the kernel's types have no function {name}")
         if pattern.name == "entry":

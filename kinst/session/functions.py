@@ -17,7 +17,7 @@ from kinst.core.instruction import Flow
 from kinst.core.kernel import Kernel, no_function
 from kinst.core.probe import Function, gaps_told
 from kinst.core.source import CodeImage, CodeLine, InlinedCode, SourceFunction
-from kinst.image.debug_info import stem_of
+from kinst.core.words import stem_of
 from kinst.image.elf_file import SHF_EXECINSTR
 from kinst.image.loaded_images import LoadedImage, LoadedImages
 from kinst.sugar.graph import Edge, Graph

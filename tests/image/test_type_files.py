@@ -13,7 +13,8 @@ import pytest
 from kinst.core.dtypes import IntType, PointerType, StructType
 from kinst.core.errors import KinstError
 from kinst.core.types import AmbiguousNameError
-from kinst.image.debug_info import DebugFiles, DebugInfo, stem_of
+from kinst.core.words import stem_of
+from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.dwarf.index import key_of
 from kinst.image.elf import open_elf
 from kinst.image.type_files import FileTypes, ImagePaths
@@ -152,6 +153,17 @@ def test_functions_and_local_variables(files: Mapping[str, Path]) -> None:
     assert sorted(types.locals("add")) == ["left", "local", "other", "right"]
     assert sorted(types.locals("of_module", "one")) == ["inside", "letter"]
     assert types.locals("absent") == ()
+
+
+def test_local_variables_of_clones(files: Mapping[str, Path]) -> None:
+    """Debug information has the variables of add.isra.0 under the name add."""
+    types = types_of(files)
+    for clone in ("add.isra.0", "add.part.0.constprop.0"):
+        local = types.local(clone, "local")
+        assert local is not None and local == types.local("add", "local")
+        assert types.local(clone, "inside") is None
+        assert types.locals(clone) == types.locals("add") != ()
+    assert types.locals("absent.isra.0") == ()
 
 
 def test_a_module_whose_debug_file_is_apart(files: Mapping[str, Path]) -> None:

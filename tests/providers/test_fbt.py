@@ -166,6 +166,8 @@ def test_types_of_arguments() -> None:
     assert types("", "entry") is None
     with pytest.raises(KinstError, match="no function none"):
         types("none", "entry")
+    with pytest.raises(KinstError, match=r"made gives\.isra\.0 of gives and may .*parameters"):
+        types("gives.isra.0", "entry")
 
 
 def test_the_provider_may_be_left_out() -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import DType
 from kinst.core.locals import Local, LocalPiece
+from kinst.core.words import stem_of
 from kinst.image.dwarf.cfi import ROOM, InspectedFrame
 from kinst.image.dwarf.dies import Die, Dies
 from kinst.image.dwarf.entry_values import Caller, Entries, EntryValues
@@ -166,8 +167,13 @@ class DwarfLocals:
 
     def _declared(self, function: str) -> Iterator[Die]:
         """Yield the DIEs of the variables and parameters of a function and of the code inlined in
-        it; the outermost block's come first."""
-        for found in self._index.functions(function):
+        it; the outermost block's come first.
+
+        Args:
+            function: the function's name, or the symbol of a clone of it (NAME.isra.0).
+        """
+        functions = self._index.functions(function) or self._index.functions(stem_of(function))
+        for found in functions:
             queue = [self._dies.die(found.die)]
             while queue:
                 die = queue.pop(0)
@@ -266,9 +272,9 @@ class DwarfLocals:
         Args:
             name: the function's symbol.
         """
-        plain = name.partition("@")[0].partition(".")[0]
+        plain = stem_of(name)
         symbol = self._index.symbol_at(address)
-        names = dict.fromkeys([plain, symbol[0].partition(".")[0] if symbol else plain])
+        names = dict.fromkeys([plain, stem_of(symbol[0]) if symbol else plain])
         for spelling in names:
             for function in self._index.functions(spelling):
                 if any(low <= address < high for low, high in function.ranges):
