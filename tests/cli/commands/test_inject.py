@@ -109,7 +109,7 @@ def test_the_summary(machines: PretendedMachines, capsys: pytest.CaptureFixture[
     assert f"    | {NULL}" in rest
     assert "    kinst inject 'kmalloc return NULL' --in m:f -c cmd -v --only 3" in rest
     assert "LEAK  call 1, f+0x8, the same again" in rest
-    assert "    not freed in each of 4 repeats: 1 of kmalloc-64" in rest
+    assert "    not freed in each of 8 repeats: 1 of kmalloc-64" in rest
 
 
 def test_a_command_that_fails_by_itself(
