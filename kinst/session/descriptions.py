@@ -142,6 +142,11 @@ def shifted(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
         return ""
     if pattern.module in providers:
         meant = replace(pattern, provider=pattern.module, module="")
+        if not pattern.function and pattern.name != "*":  # kinst::vfs_read, syscall::read
+            interface = providers[pattern.module].interface
+            name = "" if interface.by_offset else "entry"
+            if name == "" or interface.of_functions or interface.system_calls:
+                meant = replace(meant, function=pattern.name, name=name)
     elif pattern.function in providers and not pattern.module:
         meant = ProbePattern(pattern.function, "", pattern.name, "")
     else:

@@ -27,7 +27,7 @@ from kinst.core.machine import (
 from kinst.events import Aggregation, End, Event, Lost, Message, Output, TracingOver
 from kinst.session.records import TraceRecords
 from kinst.session.report import MANY_PROBES, Report
-from kinst.session.silence import SECONDS, Quiet, last_words, leaves_traces, reason
+from kinst.session.silence import SECONDS, Quiet, asks, last_words, leaves_traces, reason
 from kinst.session.timers import Timers
 from kinst.session.tracee import SHARE, Tracee
 from kinst.session.values import EnabledSite, TracePlan
@@ -294,6 +294,12 @@ class RunningTrace:
             ends: whether the trace has a timeout.
         """
         records, tracee, options = self._records, self._tracee, self._records.interpreter.options
+        if not (command or ends or options.quiet) and self._nothing_can_fire():
+            self._look_at = math.inf
+            self._report.say(
+                "kinst: nothing more can fire but END: Ctrl-C ends the trace, exit(0) too"
+            )
+            return
         if records.has_fired or tracee.has_fired or options.quiet:
             self._look_at = math.inf
             return
@@ -307,6 +313,12 @@ class RunningTrace:
         if said := reason(self._quiet(command, waits_in)):
             self._look_at = math.inf
             self._report.say(said)
+
+    def _nothing_can_fire(self) -> bool:
+        """Return whether the program has no probe but BEGIN, END and ERROR."""
+        parts = self._parts
+        timed = any(one.timer is not None for one in parts.host)
+        return not (parts.planted or parts.stopped or timed)
 
     def _quiet(self, command: str, waits_in: str = "") -> Quiet:
         """Return the facts by which the silence of a trace is explained.
@@ -322,6 +334,7 @@ class RunningTrace:
         return Quiet(
             len(parts.planted) + len(parts.stopped), records.has_counted, bool(command),
             self._tracee.is_guest, waits_in, tells,
+            asks(parts.enabled.compiled.program, self._layout, sites),
         )  # fmt: skip
 
     def _tell_nothing_fired(self, command: str) -> None:

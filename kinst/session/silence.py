@@ -27,6 +27,7 @@ class Quiet:
         waits_in: function of the kernel in which the command waits; "" if the command runs, or the
             function is not known.
         leaves_traces: whether each hit would have left a record or a value (see leaves_traces()).
+        asks: whether some clause leaves a record or a value if its predicate is true.
     """
 
     planted: int
@@ -35,6 +36,7 @@ class Quiet:
     is_guest: bool
     waits_in: str = ""
     leaves_traces: bool = True
+    asks: bool = False
 
 
 def reason(quiet: Quiet) -> str:
@@ -64,12 +66,15 @@ def reason(quiet: Quiet) -> str:
 
 
 def last_words(quiet: Quiet) -> str:
-    """Return the message that says at the end of a trace that no probe has fired; "" if a probe may
-    have fired, or none was planted.
+    """Return the message that says at the end of a trace that no probe has fired, or that no
+    predicate was true; "" if a clause may have run, or no probe was planted.
     """
-    if not quiet.planted or quiet.has_counted or not quiet.leaves_traces:
+    if not quiet.planted or quiet.has_counted:
         return ""
     some = "1 instruction was" if quiet.planted == 1 else f"{quiet.planted} instructions were"
+    if not quiet.leaves_traces:
+        never = "no probe fired, or no predicate was true"
+        return f"kinst: nothing was recorded: {some} planted, and {never}" if quiet.asks else ""
     during = "the command ran" if quiet.has_command else "the trace ran"
     if quiet.is_guest and not quiet.has_command:
         during += ", after the guest's boot (--boot traces its boot)"
@@ -102,10 +107,30 @@ def leaves_traces(
     return all(not telling.isdisjoint(clauses) for clauses in sites)
 
 
+def asks(
+    program: typed.TypedProgram, layout: ProgramLayout, sites: Sequence[Sequence[int]]
+) -> bool:
+    """Return whether, of the clauses at the sites, each that leaves a record or a value has a
+    predicate, and there is one.
+
+    Args:
+        sites: for each site, the indexes of its clauses.
+    """
+    planted = {index for clauses in sites for index in clauses}
+    telling = [c for c in program.clauses if c.index in planted and _records(c, layout)]
+    return bool(telling) and all(clause.predicate is not None for clause in telling)
+
+
 def _tells(clause: typed.Clause, layout: ProgramLayout, passer: int) -> bool:
     """Return whether each firing of a clause leaves a record or an aggregation with a value."""
     if clause.predicate is not None and not _leaves_out(clause.predicate, passer):
         return False
+    return _records(clause, layout)
+
+
+def _records(clause: typed.Clause, layout: ProgramLayout) -> bool:
+    """Return whether a clause leaves a record or an aggregation with a value when its actions
+    run."""
     if any(
         isinstance(one, typed.AggregateAction)
         and one.aggregation.function.name in _COUNTING

@@ -59,6 +59,11 @@ def test_nothing_to_say(quiet: Quiet) -> None:
             "planted while the trace ran, after the guest's boot (--boot traces its boot)",
         ),
         (Quiet(75, False, True, True, leaves_traces=False), ""),
+        (
+            Quiet(75, False, True, True, leaves_traces=False, asks=True),
+            "kinst: nothing was recorded: 75 instructions were planted, and no probe fired, or no",
+        ),
+        (Quiet(75, True, True, True, leaves_traces=False, asks=True), ""),
         (Quiet(75, True, True, True), ""),
         (Quiet(0, False, False, True), ""),
     ],

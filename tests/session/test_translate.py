@@ -10,6 +10,7 @@ from kinst.api.compiling import Compiler
 from kinst.cli.command import main
 from kinst.core.errors import DError
 from kinst.core.probe import ProgramText
+from kinst.dlang.vocabulary.translation import translate
 from kinst.kernels.fetch import Prepared
 from kinst.session.report import Report
 from kinst.session.request import Request
@@ -75,6 +76,15 @@ ONE_LINERS = (
      r'printf("file=%#x count=%#x\n", (uint64_t)locals->file, (uint64_t)locals->count); }'),
     ("p vfs_read+19 %dx", r'kinst::vfs_read:19 { printf("dx=%#x\n", regs[R_RDX]); }'),
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["fbt::vfs_read:entry { @ = quantise(arg2); }", "fbt::vfs_read:entry { @[execname] = counts(); }",
+     "BEGIN { @a = 5; }", "BEGIN { printa(@x); }", "BEGIN { @total[pid] = arg0; }"],
+)  # fmt: skip
+def test_a_mistake_in_an_aggregation_of_d_is_no_bpftrace(program: str) -> None:
+    assert translate(program) == program
 
 
 # As scripts are written that come with bpftrace.

@@ -11,6 +11,7 @@ Tested by tests/dlang/check/test_translators.py.
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import NoReturn
 
 from kinst.core.dtypes import (
@@ -277,7 +278,9 @@ def translated_member(
     definitions = [one for one in translator.node.members if one.name == node.name]
     if not definitions:
         message = f"translator does not define conversion for member: {node.name}"
-        raise DError(message, node.span, "D_XLATE_NOCONV", member_hint(node.name))
+        near = get_close_matches(node.name, [one.name for one in translator.node.members], 1)
+        hint = f"did you mean {near[0]}?" if near else member_hint(node.name)
+        raise DError(message, node.span, "D_XLATE_NOCONV", hint)
     pointer = isinstance(base.type, PointerType)
     if pointer != (node.op == "->"):
         message = f"operator {node.op} must be applied to a {'struct' if pointer else 'pointer'}"

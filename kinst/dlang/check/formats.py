@@ -58,6 +58,7 @@ _PROTOTYPES = {
     "wc": _WIDE_CHARACTER,
     "ws": _WIDE_TEXT,
 }
+_SUGGESTED = "dskaAf"  # conversions that a message may suggest
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +278,9 @@ class _Binder:
                 f"{self.function}( ) {name} is incompatible with conversion #{number} prototype: "
                 f"conversion: %{letter}, prototype: {_PROTOTYPES[letter]}, argument: {value.type}"
             )
-            raise DError(message, value.span, "D_PRINTF_ARG_TYPE")
+            fitting = [one for one in _SUGGESTED if _fits(one, value.type)]
+            hint = f"%{fitting[0]} prints it" if fitting else ""
+            raise DError(message, value.span, "D_PRINTF_ARG_TYPE", hint)
         return value.type
 
 

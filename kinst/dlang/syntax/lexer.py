@@ -119,6 +119,7 @@ class MacroUse:
                 f"extraneous argument '{self.macros.arguments[last]}' (${last} is not referenced)",
                 span,
                 "D_MACRO_UNUSED",
+                "-c takes the whole command in quotes: -c 'wc /etc/passwd'",
             )
 
 

@@ -6,6 +6,7 @@ Tested by tests/dlang/syntax/test_parse.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -123,6 +124,9 @@ class TypeParser:
 
     def unexpected(self, hint: str = "") -> DError:
         """Return a D_SYNTAX error at the current token, with this hint."""
+        if not hint and self.token.kind == "end":
+            text = re.sub(r'"(?:\\.|[^"\\])*"', "", self.source.text)
+            hint = "} is missing" if text.count("{") > text.count("}") else ""
         shown = str(self.token)[:40]
         where = shown if self.token.kind == "end" else f'"{shown}"'
         return DError(f"syntax error near {where}", self.token.span, "D_SYNTAX", hint)

@@ -46,7 +46,9 @@ from kinst.dlang.vocabulary.type_names import words
 
 def incompatible(left: DType, op: str, right: DType, span: Span) -> DError:
     message = f'operands have incompatible types: "{left}" {op} "{right}"'
-    return DError(message, span, "D_OP_INCOMPAT")
+    one_is_text = isinstance(left, StringType) != isinstance(right, StringType)
+    hint = 'strings have double quotes: "ls"' if one_is_text else ""
+    return DError(message, span, "D_OP_INCOMPAT", hint)
 
 
 def common_pointer(left: typed.Expr, right: typed.Expr) -> PointerType | None:

@@ -115,15 +115,24 @@ def translate(text: str) -> str:
     """Return the program in D for a program of bpftrace or a probe definition of perf.
 
     Returns the text unchanged if it has no word that kinst can translate, or if its braces, quotes
-    or clauses cannot be told apart.
+    or clauses cannot be told apart. A program of D with a mistake in an aggregation (such as
+    `@ = quantise(arg2)`) would look like one of bpftrace with a map: so if maps are all that could
+    be translated, the text is returned unchanged too.
     """
     original, defined = text, _probe_definition(text.strip())
     for expression, builtin in _THREADS.items():
         text = text.replace(f"stringof({expression})", builtin).replace(expression, builtin)
     translated = defined or _ForeignProgram(text).in_d()
-    if not translated or "".join(translated.split()) == "".join(original.split()):
+    if not translated or _same(translated, original):
+        return original
+    if not defined and _same(_ForeignProgram(text, keeps_maps=True).in_d(), original):
         return original
     return translated
+
+
+def _same(one: str, other: str) -> bool:
+    """Return whether two texts differ in white space only."""
+    return "".join(one.split()) == "".join(other.split())
 
 
 def _tokens(text: str) -> list[ForeignToken]:
@@ -239,12 +248,19 @@ def _key(tokens: Sequence[ForeignToken], index: int) -> tuple[Sequence[ForeignTo
 class _ForeignProgram:
     """A program of bpftrace."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, keeps_maps: bool = False) -> None:
+        """Divide a program into tokens.
+
+        Args:
+            keeps_maps: whether maps are left as they are.
+        """
         self._text = "".join(
             _LINE_COMMENT.sub(r"/*\1 */", one.text) if one.kind == "space" else one.text
             for one in _tokens(text)
         )
         self._maps = _Maps(_tokens(self._text))
+        if keeps_maps:
+            self._maps.aggregations = {one.text for one in _tokens(self._text)}
 
     def in_d(self) -> str:
         """Return the program in D; "" if its clauses cannot be told apart."""
