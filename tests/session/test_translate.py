@@ -80,7 +80,8 @@ ONE_LINERS = (
 
 @pytest.mark.parametrize(
     "program",
-    ["fbt::vfs_read:entry { @ = quantise(arg2); }", "fbt::vfs_read:entry { @[execname] = counts(); }",
+    ["fbt::vfs_read:entry { @ = quantise(arg2); }",
+     "fbt::vfs_read:entry { @[execname] = counts(); }",
      "BEGIN { @a = 5; }", "BEGIN { printa(@x); }", "BEGIN { @total[pid] = arg0; }"],
 )  # fmt: skip
 def test_a_mistake_in_an_aggregation_of_d_is_no_bpftrace(program: str) -> None:
