@@ -74,6 +74,9 @@ class BasicSystem(System):
     def refusals(self, function: Function) -> str:
         return ""
 
+    def call_refusal(self, function: Function) -> str:
+        return ""
+
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
         return [""] * len(sites)
 

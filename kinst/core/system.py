@@ -652,6 +652,12 @@ class SiteRules(Protocol):
         """
         ...
 
+    def call_refusal(self, function: Function) -> str:
+        """Return why entries and returns of this function do not stand for the calls of its name;
+        "" if they do. Its instructions may be planted all the same.
+        """
+        ...
+
     def exempt(self) -> frozenset[int]:
         """Return the addresses of instructions that may be planted although refusals() refuses
         their function. When control reaches such an instruction, the kernel is in the same state as

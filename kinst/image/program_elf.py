@@ -91,11 +91,7 @@ class ProgramElf(Elf):
         address in hexadecimal. There are two exceptions. A function at the start of a section other
         than .text is named after the section ("plt"). The function that the code at the program's
         entry passes to glibc is named main."""
-        table = self._first(_SHT_DYNSYM)
-        try:
-            named = super().symbols
-        except KinstError:
-            named = self._table(table) if table else _symbols(np.zeros(0, SYMBOL), b"\0")
+        named = self._named
         kind = np.where(named.kind == _STT_GNU_IFUNC, STT_FUNC, named.kind).astype(np.uint8)
         starts, ends = _spans(named, (kind == STT_FUNC) & (named.section != 0))
         strings = bytearray(named.strings)
@@ -113,6 +109,24 @@ class ProgramElf(Elf):
             np.concatenate([named.section, more.section]),
             np.concatenate([named.name, more.name]), bytes(strings),
         )  # fmt: skip
+
+    @cached_property
+    def _named(self) -> SymbolTable:
+        """The symbols of the symbol table, or of the dynamic symbol table if the program is
+        stripped."""
+        table = self._first(_SHT_DYNSYM)
+        try:
+            return Elf.symbols.func(self)  # super().symbols would cache it as this class's symbols
+        except KinstError:
+            return self._table(table) if table else _symbols(np.zeros(0, SYMBOL), b"\0")
+
+    @cached_property
+    def resolvers(self) -> frozenset[int]:
+        """Linked addresses of the functions that the dynamic linker calls to choose the
+        implementation of a function (STT_GNU_IFUNC)."""
+        named = self._named
+        chosen = (named.kind == _STT_GNU_IFUNC) & (named.section != 0)
+        return frozenset(named.address[chosen].tolist())
 
     def _table(self, table: ElfSection) -> SymbolTable:
         strings = self.data(self.sections[table.link])

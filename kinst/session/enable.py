@@ -24,11 +24,12 @@ from kinst.core.errors import AbsentError, DError, KinstError, Span
 from kinst.core.isa import Isa
 from kinst.core.kernel import Found, Kernel, Provider
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_NONE, ARGUMENTS
-from kinst.core.probe import Argument, Probe, ProbeName, Selection, gaps_told
+from kinst.core.probe import Argument, Function, Probe, ProbeName, Selection, gaps_told
+from kinst.core.system import SiteRules
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.walk import find, replaced
-from kinst.providers import FIRST_ID, listed, load_all
+from kinst.providers import FIRST_ID, fbt, listed, load_all
 from kinst.session.compiled import Compiled
 from kinst.session.descriptions import gaps_in, matching, naming, shifted
 from kinst.session.perturbing import check_sites
@@ -193,6 +194,7 @@ def enable_program(
     enabled = on_one_cpu(enabled, compiled.options.cpu)
     if machine is not None and machine.facts.only_counts:
         enabled = with_plain_conditions(enabled, isa)
+        enabled = with_real_calls(enabled, machine.system)
     program, enabled = with_expressions(compiled.program, enabled, isa)
     program, enabled = with_conditions(program, enabled, isa)
     enabled = with_read_arguments(program, enabled)
@@ -475,6 +477,23 @@ def with_plain_conditions(enabled: Sequence[EnabledSite], isa: Isa) -> tuple[Ena
             plain[e.condition] = _is_plain(condition_of(e.condition, isa), isa)
         known = plain[e.condition]
         made.append(e if known else replace(e, condition="", refusal=NOT_ALWAYS))
+    return tuple(made)
+
+
+def with_real_calls(enabled: Sequence[EnabledSite], system: SiteRules) -> tuple[EnabledSite, ...]:
+    """Return all probes, with a refusal for each entry and return that does not stand for the calls
+    of its function's name (SiteRules.call_refusal)."""
+    reasons: dict[Function, str] = {}
+    made = []
+    for e in enabled:
+        site = e.probe.site
+        if site is None or e.refusal or e.probe.name.name not in fbt.NAMES:
+            made.append(e)
+            continue
+        if site.function not in reasons:
+            reasons[site.function] = system.call_refusal(site.function)
+        why = reasons[site.function]
+        made.append(replace(e, refusal=why) if why else e)
     return tuple(made)
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from kinst.core.errors import KinstError
 from kinst.core.machine import KernelLocation, Target
+from kinst.core.probe import Function
 from kinst.core.system import System
 from kinst.core.types import PROGRAM
 from kinst.core.words import MASK
@@ -107,6 +108,21 @@ class UserProgram(ElfKernel):
                         "kinst needs gs for the counters of each thread",
                     )
         return [""] * len(sites)
+
+    def call_refusal(self, function: Function) -> str:
+        if function.address - self.facts.slide not in self._program.resolvers:
+            return ""
+        code = self.code(function.address, function.size)
+        chosen = []
+        for address in self._target.isa.table_starts(code, function.address).tolist():
+            other = self.function_at(address)
+            if other is not None and other.address == address:
+                chosen.append(other.name)
+        where = f", such as {min(chosen)}" if chosen else ""
+        return (
+            "it only chooses an implementation when the program starts (IFUNC), and the program's"
+            f" calls run in another function{where}"
+        )
 
     @cached_property
     def _code(self) -> tuple[int, bytes]:

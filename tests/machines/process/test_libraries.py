@@ -268,3 +268,36 @@ def test_names_of_libraries() -> None:
     two = {"libx.so.1": "/a/libx.so.1", "libx.so.2": "/a/libx.so.2"}
     with pytest.raises(TargetError, match=r"several libraries libx: /a/libx.so.1, /a/libx.so.2"):
         library_file("libx", two, "prog")
+
+
+_CHOOSING = """
+static int first(void) { return 1; }
+static int (*choose(void))(void) { return first; }
+int chosen(void) __attribute__((ifunc("choose")));
+int main(void) { int sum = 0; for (int k = 0; k < 50; k++) sum += chosen(); return sum; }
+"""
+
+
+def test_a_function_that_only_chooses_another_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The symbol of an IFUNC is that of its resolver, which does not run when it is called."""
+    (tmp_path / "program.c").write_text(_CHOOSING)
+    words = ["gcc", "-O1", "-fno-inline", "-o", "program", "program.c"]
+    subprocess.run(words, cwd=tmp_path, check=True)
+
+    def run(probe: str) -> tuple[int, str, str]:
+        text = f"pid$target:a.out:{probe} {{ @[probefunc] = count(); }}"
+        status = command.main(["--process", "-qn", text, "-c", str(tmp_path / "program")])
+        return status, *capfd.readouterr()
+
+    for name in ("entry", "return"):
+        status, out, err = run(f"chosen:{name}")
+        assert (status, out) == (1, "")
+        assert "(IFUNC)" in err and "calls run in another function, such as first" in err
+    status, out, err = run("[cf]*s[et]*:entry")
+    assert status == 50 and out.split() == ["first", "50"]
+    assert "1 instruction cannot be planted and is left out" in err
+    # The resolver's own instructions are counted.
+    status, out, err = run("chosen:0")
+    assert status == 50 and "IFUNC" not in err
