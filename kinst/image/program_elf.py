@@ -22,7 +22,7 @@ from kinst.image.elf import STT_FUNC, SYMBOL, U64, Elf, SymbolTable
 from kinst.image.elf_file import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_RELA, ElfSection
 from kinst.image.exception_tables import frame_entries, landing_pads
 
-_SHT_DYNAMIC, _SHT_DYNSYM, _SHT_RELR = 6, 11, 19
+_SHT_SYMTAB, _SHT_DYNAMIC, _SHT_DYNSYM, _SHT_RELR = 2, 6, 11, 19
 _DT_NEEDED, _DT_SONAME = 1, 14
 _ET_EXEC = 2
 _STT_GNU_IFUNC = 10  # its address is that of a function that chooses another one
@@ -91,7 +91,11 @@ class ProgramElf(Elf):
         address in hexadecimal. There are two exceptions. A function at the start of a section other
         than .text is named after the section ("plt"). The function that the code at the program's
         entry passes to glibc is named main."""
-        named = self._named
+        table = self._first(_SHT_DYNSYM)
+        try:
+            named = super().symbols
+        except KinstError:
+            named = self._table(table) if table else _symbols(np.zeros(0, SYMBOL), b"\0")
         kind = np.where(named.kind == _STT_GNU_IFUNC, STT_FUNC, named.kind).astype(np.uint8)
         starts, ends = _spans(named, (kind == STT_FUNC) & (named.section != 0))
         strings = bytearray(named.strings)
@@ -111,22 +115,12 @@ class ProgramElf(Elf):
         )  # fmt: skip
 
     @cached_property
-    def _named(self) -> SymbolTable:
-        """The symbols of the symbol table, or of the dynamic symbol table if the program is
-        stripped."""
-        table = self._first(_SHT_DYNSYM)
-        try:
-            return Elf.symbols.func(self)  # super().symbols would cache it as this class's symbols
-        except KinstError:
-            return self._table(table) if table else _symbols(np.zeros(0, SYMBOL), b"\0")
-
-    @cached_property
     def resolvers(self) -> frozenset[int]:
         """Linked addresses of the functions that the dynamic linker calls to choose the
         implementation of a function (STT_GNU_IFUNC)."""
-        named = self._named
-        chosen = (named.kind == _STT_GNU_IFUNC) & (named.section != 0)
-        return frozenset(named.address[chosen].tolist())
+        tables = [self._table(s) for s in self.sections if s.kind in (_SHT_SYMTAB, _SHT_DYNSYM)]
+        chosen = [t.address[(t.kind == _STT_GNU_IFUNC) & (t.section != 0)] for t in tables]
+        return frozenset(address for some in chosen for address in some.tolist())
 
     def _table(self, table: ElfSection) -> SymbolTable:
         strings = self.data(self.sections[table.link])
