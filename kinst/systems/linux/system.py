@@ -216,6 +216,9 @@ class Linux:
             return self._module_rules.function(function)
         return self._refusals.function(function)
 
+    def call_refusal(self, function: Function) -> str:
+        return ""
+
     def site_refusal(self, address: int, size: int) -> str:
         """Return why the instruction at a running address may not be planted, or "" if it may."""
         return self.site_refusals([(address, size)])[0]
