@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import queue
+import re
 import shutil
 import signal
 import socket
@@ -26,6 +27,8 @@ from typing import TypeVar
 from kinst.core.errors import TargetError
 from kinst.wire.sockets import wait_until_ready
 
+# A simple command: a shell can execute it in its own process, so that its process id is $target.
+PLAIN_COMMAND = re.compile(r"[\w@%+:,./-]+( +[\w@%+=:,./-]+)*")
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _QUEUE_LIMIT = 16 << 20

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -19,13 +18,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kinst.core.errors import TargetError
+from kinst.wire.child_process import PLAIN_COMMAND
 from kinst.wire.sockets import wait_until_ready
 
 _PIECE = 1 << 16  # bytes of output that are read at once
 # The shell stops itself; after SIGCONT it executes the command, with the same process id.
 _HELD = 'kill -STOP $$; exec /bin/sh -c "$0"'
-# A simple command: the shell executes it in its own process, so that its process id is $target.
-_PLAIN = re.compile(r"[\w@%+:,./-]+( +[\w@%+=:,./-]+)*")
 _SETTLE = 0.2  # seconds for which output is read after the command has ended
 
 
@@ -45,7 +43,7 @@ class StoppedCommand:
         """
         self._on_output = on_output
         words = command.strip()
-        if _PLAIN.fullmatch(words) and shutil.which(words.split()[0]):
+        if PLAIN_COMMAND.fullmatch(words) and shutil.which(words.split()[0]):
             command = f"exec {words}"
         try:
             self._child = subprocess.Popen(

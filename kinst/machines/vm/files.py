@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
-from kinst.wire.child_process import Child
+from kinst.wire.child_process import PLAIN_COMMAND, Child
 from kinst.wire.qmp import OwnMonitor
 from kinst.wire.sockets import connected_listener
 
@@ -55,10 +55,23 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Working folder and environment of a command whose root is a folder of the host (--root)."""
+    """Working folder and environment of a command whose root is a folder of the host (--root).
+
+    Attributes:
+        folder: the working folder, as commands find it.
+        root: the root of commands, on the host.
+    """
 
     folder: str
     environment: Mapping[str, str]
+    root: Path = Path("/")
+
+    def has_program(self, name: str) -> bool:
+        """Return whether a command's first word names the file of a program."""
+        folders = [""] if "/" in name else self.environment.get("PATH", "").split(":")
+        paths = [os.path.join(self.folder, folder, name) for folder in folders]
+        files = [self.root / path.lstrip("/") for path in paths]
+        return any(file.is_file() and os.access(file, os.X_OK) for file in files)
 
 
 def shares(root: Path | None, writable: Sequence[Path]) -> tuple[Share, ...]:
@@ -90,7 +103,7 @@ def surroundings(root: Path) -> Surroundings:
     """
     here = Path.cwd()
     folder = f"/{here.relative_to(root)}" if here.is_relative_to(root) else "/"
-    return Surroundings(folder, dict(os.environ))
+    return Surroundings(folder, dict(os.environ), root)
 
 
 def in_surroundings(command: str, around: Surroundings) -> str:
@@ -98,7 +111,13 @@ def in_surroundings(command: str, around: Surroundings) -> str:
 
     Variables whose names are not valid in a shell are left out (bash exports functions under such
     names).
+
+    A simple command runs in the shell's own process, whose id is $target. The shell of kinst's own
+    guest does that by itself; dash(1) starts another process, and waits.
     """
+    words = command.strip()
+    if PLAIN_COMMAND.fullmatch(words) and around.has_program(words.split()[0]):
+        command = f"exec {words}"
     lines = [
         f"export {name}={shlex.quote(value)}"
         for name, value in sorted(around.environment.items())

@@ -65,6 +65,25 @@ def test_the_surroundings_reach_the_command(awkward: Path) -> None:
     assert found[b"PWD"] == os.fsencode(awkward) and b"BASH_FUNC_f%%" not in found
 
 
+@pytest.mark.parametrize("name", ["./pids", "pids"])
+def test_a_simple_command_runs_in_the_shell_s_process(name: str, awkward: Path) -> None:
+    """Its id is $target: dash would start another process for it."""
+    program = awkward / "pids"
+    program.write_text("#!/bin/sh\necho $$ $@\n")
+    program.chmod(0o755)
+    for root in (Path("/"), awkward):
+        folder = str(awkward) if root == Path("/") else "/"
+        around = Surroundings(folder, {"PATH": f"/nothing:{folder}"}, root)
+        assert around.has_program(name) and not around.has_program(f"{name}.c")
+    text = in_surroundings(f" {name} a b=c", Surroundings(str(awkward), {"PATH": str(awkward)}))
+    with subprocess.Popen(["/bin/sh", "-c", text], env={}, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.read().decode().split() == [str(child.pid), "a", "b=c"]
+    # A command of the shell itself stays one.
+    text = in_surroundings("exit 7", Surroundings(str(awkward), {"PATH": str(awkward)}))
+    assert subprocess.run(["/bin/sh", "-c", text], env={}).returncode == 7
+
+
 def test_without_its_folder_the_command_does_not_run(tmp_path: Path) -> None:
     text = in_surroundings("echo ran", Surroundings(str(tmp_path / "not there"), {}))
     done = subprocess.run(["/bin/sh", "-c", text], env={}, capture_output=True)
