@@ -158,11 +158,11 @@ class TracedProcess(Target):
     def _bases(self, block: int) -> tuple[int, ...]:
         """Return the gs bases for the program's threads, ascending.
 
-        A thread may still be in the trampolines of an earlier trace. These add to a counter at a
-        fixed distance from the thread's gs base, so memory must be mapped there. While scratch of
-        earlier traces is still mapped, the result therefore has only bases that each of those
-        traces had, too. All these traces put their counters into the 2 GB of addresses above a
-        base, so a later trace may find room for fewer bases.
+        A thread may still be in a trampoline of an earlier trace, which adds to a counter at a
+        fixed distance from the thread's gs base. So while scratch of earlier traces is mapped, only
+        bases that all of those traces had are returned: then this counter is in mapped memory. The
+        counters of all these traces share the 2 GB of addresses above each base, so each further
+        trace has room for fewer bases.
 
         Args:
             block: distance between the bases: bytes for the counters of a thread.
@@ -356,9 +356,9 @@ class TracedProcess(Target):
         return address - data
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
-        """Map the counters of all threads. Map those of the first thread also where gs base 0
-        reaches them: after the trace, each thread has this base again, and may still be in a
-        trampoline."""
+        """Map the counters of all threads. Map those of the first thread a second time, at the
+        addresses that trampolines reach by gs base 0: after the trace, each thread has this base
+        again, and may still be in a trampoline."""
         low = virtual - self._lowest
         places = [(low, size - self._span), (virtual, size)]
         if any(

@@ -1,9 +1,9 @@
 """Folders of the host that a guest can use, and the environment of commands that run in them.
 
 One virtiofsd(1) for each folder serves it over a vhost-user socket. QEMU shows the folder to the
-guest as a virtio device with a tag. guest_init.sh mounts the device. kinst makes a listening
-socket, connects to it, and starts virtiofsd with it. kinst passes the connection to QEMU, and makes
-no other. No socket has a file name.
+guest as a virtio device with a tag. guest_init.sh mounts the device. No socket has a file name:
+kinst makes a socket that listens, and connects to it. virtiofsd inherits the listening socket. QEMU
+gets the connection from kinst; it is the only one.
 """
 
 from __future__ import annotations

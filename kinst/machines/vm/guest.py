@@ -183,7 +183,7 @@ class Guest(Target):
         """Use the page tables whose top-level table is at this virtual address to read memory from
         now on.
 
-        If its memory was never read before, the machine must be stopped.
+        The machine must be stopped, unless its memory was read at least once before.
         """
         self._need_root()
         self.memory.set_tables(address)
@@ -191,7 +191,7 @@ class Guest(Target):
     def find_text(self) -> int:
         """Return the virtual address at which the kernel's text starts (KASLR moves it).
 
-        If its memory was never read before, the machine must be stopped.
+        The machine must be stopped, unless its memory was read at least once before.
         """
         self._need_root()
         image = self._virtual_layout.image

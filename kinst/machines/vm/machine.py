@@ -281,8 +281,8 @@ class Vm(Guest):
         """Wait for kinst's init, and return whether it has started within `seconds`.
 
         If the guest prints nothing for some seconds, kinst makes QEMU translate code again
-        (retranslation.py). If a CPU still cannot recover, return False at once. The user's own
-        initrd lacks kinst's init; with it, return True at once.
+        (retranslation.py). If a CPU still cannot recover, return False at once. If the initrd is
+        the user's own, which lacks kinst's init, return True at once.
 
         Raises TargetError if the guest ends.
         """
@@ -590,8 +590,8 @@ class Vm(Guest):
         self.qemu.wait_for(self._command_over, _PREPARE_TIMEOUT, "ended the command")
 
     def _command_over(self) -> bool:
-        """Return whether the guest's init has confirmed the end of the command, and discard its
-        status.
+        """Return whether kinst's init in the guest has confirmed the end of the command. If it has,
+        discard the command's exit status.
         """
         if self.qemu.control_line("ended") is None:
             return False

@@ -58,8 +58,8 @@ def code_at_hand(isa: Isa, physical: Physical, registers: Mapping[str, int]) -> 
 def _in_memory(physical: Physical, pages: Iterable[int]) -> set[int]:
     """Return those pages that are in RAM, by their physical addresses.
 
-    Other pages are possible: before the kernel has set up its page tables, a search in the page
-    tables of a CPU may find any address.
+    Before the kernel has set up its page tables, those of a CPU may lead to any physical address,
+    also to one outside of RAM.
     """
     present = set()
     for page in pages:

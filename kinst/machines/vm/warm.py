@@ -58,7 +58,7 @@ class SavedLocation:
 
     @classmethod
     def of(cls, line: bytes) -> SavedLocation:
-        """Return the values that SavedLocation.line has written into a line."""
+        """Parse a line that SavedLocation.line has made, and return its values."""
         *root, text = json.loads(line)
         return cls(Root(*root), text)
 
