@@ -194,7 +194,7 @@ def missed_firings(probe: Probe, count: int) -> Lost:
     return Lost("timer", count, None, text)
 
 
-def fault_event(entry: FaultEntry, probe: Probe, slot: int, cpus: int) -> Fault:
+def fault_event(entry: FaultEntry, probe: Probe, slot: int, cpus: int, reason: str = "") -> Fault:
     """Return the Fault event for a fault of a clause, with dtrace(1)'s message.
 
     Args:
@@ -203,6 +203,7 @@ def fault_event(entry: FaultEntry, probe: Probe, slot: int, cpus: int) -> Fault:
         slot: the CPU slot of the fault.
         cpus: number of CPUs of the target. Slots 0 to cpus - 1 are these CPUs; slot `cpus` is the
             host's.
+        reason: what may have made the clause's operation illegal; "" if that is not known.
     """
     kind, words = _FAULTS.get(entry.kind, ("unknown", "unknown fault"))
     if entry.kind in (FAULT_BADADDR, FAULT_BADALIGN):
@@ -212,5 +213,7 @@ def fault_event(entry: FaultEntry, probe: Probe, slot: int, cpus: int) -> Fault:
         f"dtrace: error on enabled probe ID {entry.epid} (ID {probe.id}: {probe.name}):"
         f" {words} in {where}"
     )
+    if reason and entry.kind == FAULT_ILLOP:
+        text += f" ({reason})"
     cpu = slot if slot < cpus else None
     return Fault(text, entry.epid, probe, entry.action, kind, entry.value, cpu, entry.time)

@@ -20,6 +20,7 @@ from kinst.consumer.rings import Chunk, RingReader, Rings
 from kinst.consumer.schema import Schema
 from kinst.consumer.symbols import Names
 from kinst.core.layout import (
+    ARGUMENT_NONE,
     HEADER_ACTIVE,
     HEADER_NSPEC,
     HEADER_SPECSIZE,
@@ -28,11 +29,15 @@ from kinst.core.layout import (
 )
 from kinst.core.probe import Probe
 from kinst.core.words import MASK
+from kinst.dlang import typed
 from kinst.dlang.vocabulary.d_options import Options
+from kinst.dlang.walk import find
 from kinst.events import Arrived, Closing, Event
+from kinst.providers.fbt import PROVIDER as FBT
 from kinst.session.report import Report
-from kinst.session.values import PlacedProgram, TracePlan
+from kinst.session.values import EnabledSite, PlacedProgram, TracePlan
 
+NO_RESULT = "arg1 is not known where the function ends in a jump to another function"
 SLOW_SECONDS = 0.5  # a client that takes longer for one event is slow
 PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
 FIRST_SECONDS = 0.005  # until the first record, which a user waits for
@@ -107,6 +112,7 @@ class TraceRecords:
         self._report = report
         self._view, self._scratch = placed.memory.view, placed.scratch
         self._epids = {e.epid + k: e.probe for e in parts.running for k in range(len(e.clauses))}
+        self._without_result = epids_without_result(parts.running, compiled.program)
         self._error = parts.error.probe
         self._rings = Rings(self._view, self._scratch)
         cleaner = Cleaner(self._view, self._scratch, placed.layout.dynamic, options.cleanrate)
@@ -240,7 +246,8 @@ class TraceRecords:
         cpus, faults = self._scratch.cpus, []
         for one in entries:
             probe = self._epids.get(one.epid, self._error)
-            event = fault_event(one, probe, slot, cpus)
+            reason = NO_RESULT if one.epid in self._without_result else ""
+            event = fault_event(one, probe, slot, cpus, reason)
             faults.append(PlacedFault(slot, one.head, one.time, event))
         if more:
             lost = lost_faults(more, slot, cpus)
@@ -248,6 +255,30 @@ class TraceRecords:
             head, when = (faults[0].head, faults[0].time) if faults else (0, 0)
             faults.insert(0, PlacedFault(slot, head, when, lost))
         return faults
+
+
+def epids_without_result(
+    enabled: Iterable[EnabledSite], program: typed.TypedProgram
+) -> frozenset[int]:
+    """Return the epids of clauses that read a function's result (arg1) at fbt's return probes, if
+    control leaves the function by a jump to another function at one of the probe's sites. The
+    result is not known there.
+    """
+    reading = {
+        clause.index
+        for clause in program.clauses
+        if any(one.name == "arg1" for one in find(clause, typed.Builtin))
+    }
+    return frozenset(
+        e.epid + k
+        for e in enabled
+        if reading
+        and (e.probe.name.provider, e.probe.name.name) == (FBT.name, "return")
+        and e.arguments[1:]
+        and e.arguments[1].kind == ARGUMENT_NONE
+        for k, clause in enumerate(e.clauses)
+        if clause in reading
+    )
 
 
 def _sums(plan: TracePlan) -> CounterSums:

@@ -12,9 +12,15 @@ import pytest
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.codegen.site_work import counted_entries, exits_in
 from kinst.core.errors import KinstError, ScratchUsedUpError
-from kinst.core.layout import LEAF, STATE_CLOSED
+from kinst.core.layout import (
+    ARGUMENT_CONSTANT,
+    ARGUMENT_NONE,
+    ARGUMENT_SLOT,
+    LEAF,
+    STATE_CLOSED,
+)
 from kinst.core.machine import Abilities, Target
-from kinst.core.probe import Function, Probe, ProbeName, Site
+from kinst.core.probe import Argument, Function, Probe, ProbeName, Site
 from kinst.core.system import Facts, System
 from kinst.core.words import PAGE
 from kinst.dlang.api import Environment, compile_text
@@ -22,7 +28,7 @@ from kinst.dlang.vocabulary.d_options import Options
 from kinst.patch.ways import PlantRules
 from kinst.session.counters import map_counters
 from kinst.session.place import lay_out_scratch
-from kinst.session.records import is_active, set_active
+from kinst.session.records import epids_without_result, is_active, set_active
 from kinst.session.scratch import ScratchPool, data_reserved, pool_size
 from kinst.session.sizes import counters_room, sizes_of
 from kinst.session.values import (
@@ -215,3 +221,20 @@ def test_what_an_ended_trace_left_in_scratch_stays() -> None:
     # Most traces need no new room for their data.
     needed = compiled.sizes.data(1)
     assert len(ended) * needed > 4 * len(target.memory)
+
+
+def test_clauses_that_read_a_result_that_is_not_known() -> None:
+    """Only these clauses' illegal operations are explained by a jump to another function."""
+    _, program = compile_text("fbt::f:return { trace(arg1); } fbt::f:return { trace(arg0); }", "t")
+    constant, known = Argument(ARGUMENT_CONSTANT, 4), Argument(ARGUMENT_SLOT, 0)
+    jump, plain = (constant, Argument(ARGUMENT_NONE)), (constant, known)
+
+    def at(name: str, arguments: tuple[Argument, ...], provider: str = "fbt") -> EnabledSite:
+        one = enabled(10, (1, 0))
+        probe = replace(one.probe, name=ProbeName(provider, "vmlinux", "f", name))
+        return replace(one, probe=probe, arguments=arguments)
+
+    assert epids_without_result([at("return", plain), at("return", jump)], program) == {11}
+    for other in (at("return", plain), at("entry", jump), at("return", jump, "kinst")):
+        assert epids_without_result([other], program) == frozenset()
+    assert epids_without_result([at("return", jump[:1])], program) == frozenset()
