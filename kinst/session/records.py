@@ -33,7 +33,7 @@ from kinst.dlang import typed
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.dlang.walk import find
 from kinst.events import Arrived, Closing, Event
-from kinst.providers.fbt import PROVIDER as FBT
+from kinst.providers import interfaces
 from kinst.session.report import Report
 from kinst.session.values import EnabledSite, PlacedProgram, TracePlan
 
@@ -260,10 +260,11 @@ class TraceRecords:
 def epids_without_result(
     enabled: Iterable[EnabledSite], program: typed.TypedProgram
 ) -> frozenset[int]:
-    """Return the epids of clauses that read a function's result (arg1) at fbt's return probes, if
+    """Return the epids of clauses that read a function's result (arg1) at a return probe, if
     control leaves the function by a jump to another function at one of the probe's sites. The
     result is not known there.
     """
+    returns = {name: one.returns for name, one in interfaces().items() if not one.system_calls}
     reading = {
         clause.index
         for clause in program.clauses
@@ -273,7 +274,7 @@ def epids_without_result(
         e.epid + k
         for e in enabled
         if reading
-        and (e.probe.name.provider, e.probe.name.name) == (FBT.name, "return")
+        and e.probe.name.name in returns.get(e.probe.name.provider, ())
         and e.arguments[1:]
         and e.arguments[1].kind == ARGUMENT_NONE
         for k, clause in enumerate(e.clauses)
