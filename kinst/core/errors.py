@@ -7,6 +7,8 @@ Tested by tests/d, by programs that are wrong."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kinst.core.dataclass import dataclass
 from kinst.core.endings import status_when_gone
 
@@ -50,6 +52,18 @@ class KinstError(Exception):
 class AbsentError(KinstError):
     """An error: a probe description names something that the traced kernel does not have. With -Z
     this is no error."""
+
+
+class AmbiguousError(KinstError):
+    """An error: a name that must stand for one function stands for several.
+
+    Attributes:
+        names: MODULE:FUNCTION of each of them.
+    """
+
+    def __init__(self, message: str, names: Sequence[str]) -> None:
+        super().__init__(message, f"choose one: kinst:{names[0]}:")
+        self.names = tuple(names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from fnmatch import translate
 from pathlib import PurePosixPath
 
 from kinst.core.code import CodeBlock, CodeEdge, CodeInstruction, FunctionCode
-from kinst.core.errors import KinstError
+from kinst.core.errors import AmbiguousError, KinstError
 from kinst.core.inline import SourcePlace
 from kinst.core.instruction import Flow
 from kinst.core.kernel import Kernel, no_function
@@ -36,11 +36,19 @@ def named_functions(kernel: Kernel, names: Iterable[str]) -> list[Function]:
     found: list[Function] = []
     for pattern in names:
         module, _, name = pattern.rpartition(":")
-        functions = kernel.find(module, name)
+        functions = _find(kernel, module, name)
         if not functions:
             raise no_function(kernel, module, name)
         found += functions
     return found
+
+
+def _find(kernel: Kernel, module: str, name: str) -> Sequence[Function]:
+    """Return what kernel.find() returns. The hint of an error is a pattern, not a probe."""
+    try:
+        return kernel.find(module, name)
+    except AmbiguousError as error:
+        raise KinstError(error.message, f"choose one: {' or '.join(error.names)}") from error
 
 
 def codes_of(kernel: Kernel, functions: Iterable[Function], places: Places) -> list[FunctionCode]:
@@ -195,7 +203,7 @@ def _meant(pattern: str, kernel: Kernel, images: LoadedImages) -> Sequence[Funct
     module, colon, name = pattern.rpartition(":")
     if colon and not name:
         name = "*"
-    functions = kernel.find(module, name)
+    functions = _find(kernel, module, name)
     if not functions and not colon:
         functions = kernel.find(pattern, "*") or _of_files(f"{pattern}/", kernel, images)
     if not functions:

@@ -29,7 +29,7 @@ from kinst.core.columns import (
     joined_flows,
 )
 from kinst.core.displaced import Refused
-from kinst.core.errors import KinstError, UnmappedError
+from kinst.core.errors import AmbiguousError, UnmappedError
 from kinst.core.instruction import Flow, Instruction, JumpTable
 from kinst.core.isa import Isa
 from kinst.core.kernel import Exits
@@ -137,29 +137,26 @@ class RunningKernel:
     def _found(self, module: str, function: str) -> Sequence[Function]:
         in_module = re.compile(translate(module)).match if module else lambda _: True
         if _GLOB.search(function):
-            same_name: dict[str, list[Function]] = {}
-            for found in self._system.glob(function):
-                if in_module(found.module):
-                    same_name.setdefault(found.name, []).append(found)
-            return [f for same in same_name.values() for f in _numbered(same)]
+            return _numbered(f for f in self._system.glob(function) if in_module(f.module))
         ordinal = _ORDINAL.match(function)
         plain = ordinal.group(1) if ordinal else function
-        same = [f for f in self._system.lookup(plain) if in_module(f.module)]
+        same = _numbered(f for f in self._system.lookup(plain) if in_module(f.module))
         if ordinal:
-            return [f for f in _numbered(same) if f.name == function]
+            same = [f for f in same if f.name == function]
         if len(same) > 1:
-            raise KinstError(
-                f'"{function}" names {len(same)} functions: '
-                + ", ".join(self._where(f) for f in _numbered(same)),
-                f"choose one: kinst:{same[0].module}:{function}@1:",
+            raise AmbiguousError(
+                f'"{function}" names {len(same)} functions: ' + ", ".join(map(self._where, same)),
+                list(map(_named, same)),
             )
         return same
 
     def _where(self, function: Function) -> str:
-        return f"{function.module}:{function.name} at {function.address:#x}"
+        return f"{_named(function)} at {function.address:#x}"
 
     def suggest(self, function: str) -> str:
         spread = range(len(function) - SUGGESTION_SPREAD, len(function) + SUGGESTION_SPREAD + 1)
+        if (ordinal := _ORDINAL.match(function)) and (same := self._system.lookup(ordinal[1])):
+            return f"choose one: {', '.join(map(_named, _numbered(same)))}"
         if counterpart := self._system.counterpart(function):
             return f"here: {counterpart}"
         if self._copies and self._copies(function):
@@ -731,12 +728,20 @@ def _neighbours(functions: Sequence[Function]) -> Iterator[Sequence[Function]]:
         yield functions[low:]
 
 
-def _numbered(same: Sequence[Function]) -> list[Function]:
-    """Return functions of one name in address order, with @1, @2, ... added to their names.
+def _named(function: Function) -> str:
+    return f"{function.module}:{function.name}"
 
-    A single function keeps its name.
+
+def _numbered(functions: Iterable[Function]) -> list[Function]:
+    """Return functions with @1, @2, ... added to the names that several functions of one module
+    have, in the order of their addresses. So the module and the name stand for one function.
     """
-    if len(same) == 1:
-        return list(same)
-    ordered = sorted(same, key=lambda f: f.address)
-    return [replace(f, name=f"{f.name}@{k}") for k, f in enumerate(ordered, 1)]
+    same_name: dict[tuple[str, str], list[Function]] = {}
+    for one in functions:
+        same_name.setdefault((one.name, one.module), []).append(one)
+    found: list[Function] = []
+    for same in same_name.values():
+        ordered = sorted(same, key=lambda f: f.address)
+        more = len(same) > 1
+        found += [replace(f, name=f"{f.name}@{k}") if more else f for k, f in enumerate(ordered, 1)]
+    return found

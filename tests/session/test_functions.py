@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
-from kinst.session.functions import matcher
+from kinst.core.errors import AmbiguousError, KinstError
+from kinst.core.kernel import Kernel
+from kinst.core.probe import Function
+from kinst.image.loaded_images import LoadedImages
+from kinst.session.functions import find_functions, matcher
 
 
 @pytest.mark.parametrize(
@@ -32,3 +38,16 @@ from kinst.session.functions import matcher
 )
 def test_paths(pattern: str, path: str, meant: bool) -> None:
     assert matcher(pattern)(path) is meant
+
+
+class _TwoShows:
+    """A kernel with two functions of one name."""
+
+    def find(self, module: str, function: str) -> list[Function]:
+        raise AmbiguousError('"show" names 2 functions', ["diary:show", "vmlinux:show"])
+
+
+def test_the_hint_for_one_name_of_two_functions_is_a_pattern() -> None:
+    with pytest.raises(KinstError) as caught:
+        find_functions(["show"], cast(Kernel, _TwoShows()), cast(LoadedImages, None))
+    assert caught.value.hint == "choose one: diary:show or vmlinux:show"

@@ -17,6 +17,8 @@ FUNCTIONS = [
     Function("vmlinux", "get_order", 0x3000, 16),
     Function("vmlinux", "get_order", 0x2800, 16),
     Function("loop", "loop_init", 0x9000, 16),
+    Function("loop", "show", 0x9100, 16),
+    Function("vmlinux", "show", 0x1100, 16),
     Function("vmlinux", "finish.isra.0", 0x4000, 16),
     Function("vmlinux", "finish.cold", 0x5000, 16),
 ]
@@ -48,7 +50,7 @@ def names(found: object) -> list[str]:
 def test_plain_and_glob(kernel: RunningKernel) -> None:
     assert names(kernel.find("", "vfs_read")) == ["vfs_read"]
     assert names(kernel.find("", "vfs_*")) == ["vfs_read", "vfs_write"]
-    assert names(kernel.find("loop", "*")) == ["loop_init"]
+    assert names(kernel.find("loop", "*")) == ["loop_init", "show"]
     assert names(kernel.find("loop", "vfs_read")) == []
 
 
@@ -61,6 +63,19 @@ def test_two_symbols_of_one_name(kernel: RunningKernel) -> None:
     assert [f.address for f in kernel.find("", "get_order@2")] == [0x3000]
     assert names(kernel.find("", "get_*")) == ["get_order@1", "get_order@2"]
     assert kernel.find("", "get_order@3") == []
+
+
+def test_a_function_has_the_same_name_in_every_search(kernel: RunningKernel) -> None:
+    """Only functions of one module are numbered: a search in the module gives the same name."""
+    everywhere = {(f.module, f.name, f.address) for f in kernel.find("", "*")}
+    for module in ("loop", "vmlinux"):
+        assert {(f.module, f.name, f.address) for f in kernel.find(module, "*")} <= everywhere
+    assert [f.address for f in kernel.find("loop", "show")] == [0x9100]
+    assert ("loop", "show", 0x9100) in everywhere
+    with pytest.raises(KinstError, match="loop:show at 0x9100, vmlinux:show at 0x1100"):
+        kernel.find("", "show")
+    assert kernel.find("", "show@2") == []
+    assert kernel.suggest("show@2") == "choose one: loop:show, vmlinux:show"
 
 
 def test_suggestions(kernel: RunningKernel) -> None:
