@@ -188,6 +188,7 @@ BODIES = [
     ("@a = count(); @a = sum(1);", "D_AGG_REDEF", 15, "current: @a = sum( ), previous: @a = co"),
     ("@a[1] = count(); @a = count();", "D_PROTO_LEN", 18, "@a[ ] prototype mismatch: 0 args p"),
     ("@a[1] = count(); @a[1,2] = count();", "D_PROTO_LEN", 18, "2 args passed, 1 expected"),
+    ("@[1] = count(); @[1, 2] = count();", "D_PROTO_LEN", 17, "two aggregations need two names"),
     ('@a[1] = count(); @a["x"] = count();', "D_PROTO_ARG", 21, "prototype: int, argument: string"),
     ("@a[(void)1] = count();", "D_KEY_TYPE", 4, "void expression may not be used as aggregation"),
     ("@a[1, @b] = count();", "D_KEY_TYPE", 7, "index: key #2"),

@@ -279,7 +279,8 @@ class Aggregations:
             message = (
                 f"@{name}[ ] prototype mismatch: {len(keys)} {plural}passed, {len(old)} expected"
             )
-            raise DError(message, span, "D_PROTO_LEN")
+            hint = "" if name else "two aggregations need two names, @a[...] and @b[...]"
+            raise DError(message, span, "D_PROTO_LEN", hint)
         merged: list[DType] = []
         for number, (before, key) in enumerate(zip(old, keys, strict=True), 1):
             type_ = _merged(before, key.type)
