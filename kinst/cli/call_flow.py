@@ -336,9 +336,10 @@ def _counted(number: int, what: str) -> str:
 def _say_left_out(followed: _Followed, refused: dict[int, str]) -> None:
     """Print how many calls the tree shows, and how many calls are left out, with reasons."""
     tree = followed.tree
-    calls = sum(1 for one in tree.root.walk() if not one.inlined)
-    functions = len(followed.tracing.codes)
-    say(f"kinst: {_counted(calls, 'call')} of {_counted(functions, 'function')}")
+    called = [one.function for one in tree.root.walk() if not one.inlined]
+    shown, traced = len(set(called)), len(followed.tracing.codes)
+    say(f"kinst: {_counted(len(called), 'call')} of {_counted(shown, 'function')};"
+        f" {_counted(traced, 'function')} {'was' if traced == 1 else 'were'} traced")  # fmt: skip
     left: Counter[tuple[str, str]] = Counter()
     for one in followed.unfollowed:
         why = _reason(one, refused) or "its entry has no probe"

@@ -61,8 +61,8 @@ class AmbiguousError(KinstError):
         names: MODULE:FUNCTION of each of them.
     """
 
-    def __init__(self, message: str, names: Sequence[str]) -> None:
-        super().__init__(message, f"choose one: kinst:{names[0]}:")
+    def __init__(self, message: str, hint: str, names: Sequence[str]) -> None:
+        super().__init__(message, hint)
         self.names = tuple(names)
 
 

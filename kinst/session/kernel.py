@@ -146,7 +146,8 @@ class RunningKernel:
         if len(same) > 1:
             raise AmbiguousError(
                 f'"{function}" names {len(same)} functions: ' + ", ".join(map(self._where, same)),
-                list(map(_named, same)),
+                f"choose one: kinst:{_named(same[0])}:",
+                [_named(f) for f in same],
             )
         return same
 

@@ -44,7 +44,7 @@ class _TwoShows:
     """A kernel with two functions of one name."""
 
     def find(self, module: str, function: str) -> list[Function]:
-        raise AmbiguousError('"show" names 2 functions', ["diary:show", "vmlinux:show"])
+        raise AmbiguousError('"show" names 2 functions', "", ["diary:show", "vmlinux:show"])
 
 
 def test_the_hint_for_one_name_of_two_functions_is_a_pattern() -> None:

@@ -18,6 +18,7 @@ from kinst.cli.guard import UsageError, say, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.later import LaterModule
 from kinst.cli.options import SHOW_PROGRAM, check_traces, option_rows, own_options, parse
+from kinst.cli.reporting import user_report
 from kinst.errors import KinstError
 
 if TYPE_CHECKING:
@@ -84,7 +85,11 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     # Report a wrong --source or --since before a guest boots.
     before = _saved(own["--since"]) if "--since" in own else None
     api.find_source(own.get("--source", ""), "")
-    with outcome.open_machine(replace(request, arguments=(), zero=True)) as machine:
+    summary = not any(name == "quiet" for name, _ in request.settings)
+    report = user_report(request)
+    if summary:
+        report.left_out = _nothing
+    with api.Machine(replace(request, arguments=(), zero=True), report=report) as machine:
         functions = machine.functions(*patterns)
         graphs, asks = machine.graphs(functions), not machine.only_counts
         plan = counting.plan_counting(graphs, own.get("--if", ""), asks=asks)
@@ -103,7 +108,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         if "--drcov" in own:
             _put_drcov(machine, trace, counts, own["--drcov"])
         release, source = machine.release, own.get("--source", _ROOT * machine.only_counts)
-    if not any(name == "quiet" for name, _ in request.settings):
+    if summary:
         write(sys.stdout, coverage_text.summary(reached))
     if "--html" in own:
         found = sources.source_files(source, release, list(reached.files))
@@ -124,6 +129,10 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         now = lcov.read_lcov(text.splitlines(), "this run")
         write(sys.stdout, coverage_text.new_text(now, before, own["--since"]))
     return status
+
+
+def _nothing(text: str) -> None:
+    """Discard a message about instructions that are left out: the summary counts them."""
 
 
 def _saved(path: str) -> dict[str, coverage.FileCoverage]:
