@@ -56,6 +56,10 @@ ONE_LINERS = (
     ("kprobe:vfs_read { @last[comm] = elapsed; @calls += 1; @total += arg2; }",
      "BEGIN { begun = timestamp; } fbt::vfs_read:entry { last[execname] = (timestamp - begun);"
      " @calls = sum(1); @total = sum(arg2); }"),
+    ("kprobe:vfs_read { @reads[comm] = @reads[comm] + 1; } kretprobe:vfs_read"
+     " { @sum = @sum + retval - 1; @last = 1; @last = @last + 1; printf(\"%d\", @last); }",
+     "fbt::vfs_read:entry { @reads[execname] = sum(1); } fbt::vfs_read:return"
+     ' { @sum = sum(arg1 - 1); last = 1; last += 1; printf("%d", last); }'),
     ("begin { @pid = 5; } kprobe:vfs_read /pid == @pid/ { @ = count(); } end { print(@pid); }",
      "BEGIN { pid_ = 5; } fbt::vfs_read:entry /pid == pid_/ { @ = count(); }"
      " END { trace(pid_); }"),
@@ -189,3 +193,17 @@ def test_the_whole_command_line_is_printed(capsys: pytest.CaptureFixture[str]) -
     assert before == "kinst: the whole line in D:"
     words[2] = "BEGIN { @ = quantize(3); }"
     assert shlex.split(line) == ["kinst", *words]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("kprobe:vfs_read { @x[tid] = (comm, arg2); }", "self->x = tuple(execname, arg2)"),
+        ("kprobe:vfs_read { print((comm, arg2)); }", "print(tuple(execname, arg2))"),
+    ],
+)
+def test_a_tuple_is_to_be_changed(written: str, meant: str, prepared: Prepared) -> None:
+    translation = refused(written).translation
+    assert translation is not None
+    assert meant in translation.texts[0][1]
+    assert "undefined function name: tuple (in D: a variable for each value)" in translation.error

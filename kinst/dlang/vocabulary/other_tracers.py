@@ -48,7 +48,7 @@ FUNCTIONS: Mapping[str, str] = MappingProxyType(
         "reg": "regs[R_NAME]", "ntop": "inet_ntop(FAMILY, POINTER)",
         "time": 'printf("%Y", walltimestamp)', "strftime": 'printf("%Y", walltimestamp)',
         "nsecs": "timestamp", "zero": "clear(@NAME)", "delete": "NAME[KEY] = 0",
-        "path": "d_path(POINTER)",
+        "path": "d_path(POINTER)", "tuple": "a variable for each value",
         "override": "return(VALUE), with -w", "signal": "raise(NUMBER)",
         "kptr": "the pointer itself", "uptr": "copyin(POINTER, SIZE)",
         "macaddr": "six bytes by printf()", "bswap": "htonl() and its like", "len": "strlen()",

@@ -60,6 +60,8 @@ _THREADS = MappingProxyType(
         "curthread->td_proc->p_pid": "pid", "curthread->td_tid": "tid",
     }
 )  # fmt: skip
+# Stands before a tuple, so that the compiler names it: D has no function of this name.
+_TUPLE = "tuple"
 _BEGUN = "BEGIN { begun = timestamp; } "
 # Functions of bpftrace, each with the text of the same call in D; %s stands for its arguments.
 _CALLS = MappingProxyType(
@@ -71,6 +73,10 @@ _CALLS = MappingProxyType(
     }
 )  # fmt: skip
 _AGGREGATING = frozenset({"hist", "lhist", "stats", *builtins.AGGREGATING})
+# Operators that take `a + b` as their operand.
+_LOOSER_THAN_PLUS = frozenset(
+    ("<", ">", "<=", ">=", "<<", ">>", "==", "!=", "&", "^", "|", "&&", "||", "?", ":")
+)
 _TAKE_WHOLE_MAPS = ("print(", "clear(", "zero(", "delete(", "has_key(")
 _INTEGERS = frozenset(f"{sign}int{size}" for sign in ("", "u") for size in (8, 16, 32, 64))
 _SIGNALS = MappingProxyType({"HUP": 1, "INT": 2, "QUIT": 3, "KILL": 9, "USR1": 10, "TERM": 15})
@@ -245,6 +251,32 @@ def _key(tokens: Sequence[ForeignToken], index: int) -> tuple[Sequence[ForeignTo
     return tokens[after + 1 : end], _after_space(tokens, end + 1)
 
 
+def _with_increments(tokens: Sequence[ForeignToken]) -> list[ForeignToken]:
+    """Return the tokens of a program with `@x[KEY] += VALUE` in place of `@x[KEY] = @x[KEY] +
+    VALUE`, so that such a map is known as an aggregation."""
+    found, index = list[ForeignToken](), 0
+    while index < len(tokens):
+        _, after = _key(tokens, index)
+        element = _plain(tokens[index:after])
+        value = _after_space(tokens, after + 1)
+        if tokens[index].kind == "map" and _text_at(tokens, after) == "=" and value < len(tokens):
+            _, plus = _key(tokens, value)
+            end = next((i for i in range(value, len(tokens)) if tokens[i].text in (";", "}")), -1)
+            added = tokens[plus + 1 : end] if end >= 0 else tokens[plus + 1 :]
+            if (
+                _text_at(tokens, plus) == "+"
+                and _plain(tokens[value:plus]) == element
+                and not any(one.text in _LOOSER_THAN_PLUS for one in added)
+                and not any(one.text == tokens[index].text for one in added)
+            ):
+                found += [*tokens[index:after], ForeignToken("sign", "+=")]
+                index = plus + 1
+                continue
+        found.append(tokens[index])
+        index += 1
+    return found
+
+
 class _ForeignProgram:
     """A program of bpftrace."""
 
@@ -256,7 +288,7 @@ class _ForeignProgram:
         """
         self._text = "".join(
             _LINE_COMMENT.sub(r"/*\1 */", one.text) if one.kind == "space" else one.text
-            for one in _tokens(text)
+            for one in _with_increments(_tokens(text))
         )
         self._maps = _Maps(_tokens(self._text))
         if keeps_maps:
@@ -331,6 +363,8 @@ class _ClausePart:
             return self._map(tokens, index)
         if token.kind == "scratch" and token.text != "$target":
             return f"this->{token.text[1:]}", index + 1
+        if token.text == "(" and self._is_tuple(tokens, index):
+            return f"{_TUPLE}(", index + 1
         if token.kind != "word" or _plain(tokens[:index]).endswith(("->", ".", "struct")):
             return token.text, index + 1
         if token.text == "let":
@@ -343,6 +377,17 @@ class _ClausePart:
             text = self._call(token.text, _arguments(tokens[after + 1 : end]))
             return (text, end + 1) if text else (token.text, index + 1)
         return self._value(token.text), index + 1
+
+    @staticmethod
+    def _is_tuple(tokens: Sequence[ForeignToken], index: int) -> bool:
+        """Return whether the parenthesis at `index` begins a tuple. D has none: `(a, b)` is b."""
+        end = _group_end(tokens, index)
+        before = _plain(tokens[:index])
+        return (
+            (not before or before[-1] in "=(,")
+            and end >= 0
+            and len(_arguments(tokens[index + 1 : end])) > 1
+        )
 
     def _map(self, tokens: Sequence[ForeignToken], index: int) -> tuple[str, int]:
         name = tokens[index].text
