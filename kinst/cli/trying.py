@@ -152,10 +152,16 @@ def race(
         if request.show_program:
             write(sys.stdout, sweep.program)
             return 0
+        chosen = asked.only or range(1, sweep.count + 1)
+        tries = "1 try" if len(chosen) == 1 else f"{len(chosen):,} tries"
+        fewer = "" if offsets else " (--at and --delays choose fewer)"
+        say(
+            f"kinst: {len(offsets or known)} instructions, {len(delays)} delays:"
+            f" {tries} on CPU {cpu}{fewer}"
+        )
         run = _SweepRun(asked, sweep, machine)
         base = run.baseline()
         report.left_out = _quiet
-        chosen = asked.only or range(1, sweep.count + 1)
         title = f"kinst race {function}: `{request.command}`"
         key: dict[str, object] = {
             "function": function, "offsets": [*(offsets or known)], "delays": [*delays],

@@ -184,11 +184,16 @@ def lost_faults(count: int, slot: int, cpus: int) -> Lost:
     return Lost("message", count, slot if slot < cpus else None, text)
 
 
-def missed_firings(probe: Probe, count: int) -> Lost:
-    """Return the Lost event for the firings of a timer probe that kinst missed."""
+def missed_firings(probe: Probe, count: int, *, each_cpu: bool = False) -> Lost:
+    """Return the Lost event for the firings of a timer probe that kinst missed.
+
+    Args:
+        each_cpu: whether so many are missing on each CPU; otherwise there are so many in all.
+    """
     were = "was" if count == 1 else "were"
+    each = " on each CPU" if each_cpu else ""
     text = (
-        f"kinst: {_plural(count, 'firing')} of {probe.name} {were} missed:"
+        f"kinst: {_plural(count, 'firing')} of {probe.name} {were} missed{each}:"
         " it could not be fired so often (a lower rate misses fewer)"
     )
     return Lost("timer", count, None, text)

@@ -411,7 +411,7 @@ class RunningTrace:
         """Yield the numbers of firings that timers have missed since the last call."""
         for timers in (self._ticks, self._samplers):
             for probe, count in timers.take_missed():
-                yield missed_firings(probe, count)
+                yield missed_firings(probe, count, each_cpu=timers is self._samplers)
         for probe, count in self._tracee.take_missed():
             yield missed_firings(probe, count)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinst.api import Option, Request
@@ -61,6 +62,8 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     by = own.get("--by", "")
     if not (request.output or request.show_program):
         raise UsageError("-o FILE is needed", "FILE.svg, FILE.html, or - for standard output")
+    if Path(request.output).suffix.lower() not in ("", ".svg", ".html"):
+        raise UsageError(f"-o {request.output}: plot draws no such pictures", "FILE.svg, FILE.html")
     status = 0
     if request.programs:
         check_traces(request)

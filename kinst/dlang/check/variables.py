@@ -332,7 +332,7 @@ def reference_to_change(
             message = f"operator {op} requires modifiable lvalue as an operand"
             raise DError(message, node.span, "D_OP_LVAL")
     message = f"operator {op} can only be applied to a writable variable"
-    hint = ""
+    hint = "== compares" if op == "=" else ""
     if isinstance(node, tree.NameNode) and re.fullmatch(r"arg\d|args", node.name):
         hint = "-w: regs[R_NAME] = VALUE changes a register, return(VALUE) returns at once"
     raise DError(message, node.span, "D_OP_WRITE", hint)
