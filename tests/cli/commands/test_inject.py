@@ -40,6 +40,8 @@ WORDS = ["inject", "kmalloc return NULL", "--in", "m:f", "-c", "cmd"]
         ([*WORDS, "--only", "0"], "kinst: --only 0: tries have numbers from 1 (17, or 3,17-20)"),
         (["race", "-c", "ls"], "kinst: kinst race needs one function (kinst race FUNCTION -c CMD)"),
         (["race", "f", "-c", "ls", "--at", "x"], "kinst: --at x: not a number"),
+        (["plot", "-n", "tick-1s { @ = quantize(1); }", "-o", "x.png"],
+         "kinst: -o x.png: plot draws no such pictures (FILE.svg, FILE.html)"),
         (["race", "f", "-c", "ls", "--delays", "1s"],
          "kinst: --delays 1s: not a time up to 500ms (10ms,1ms,100us)"),
         (["race", "f", "-c", "ls", "--delays", "long"],
