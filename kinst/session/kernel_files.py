@@ -153,21 +153,18 @@ class KernelFiles:
 
     @cached_property
     def folders(self) -> Sequence[Path]:
-        """Folders with debug files of modules: those of --debug DIR, those of the user's own
-        modules, and Debian's, fetched on first use.
+        """Folders with debug files of modules: those of --debug DIR and --build DIR, those of the
+        user's own modules, and Debian's, fetched on first use.
 
         Raises KinstError if Debian's cannot be fetched.
         """
         files, folders = self.paths, list(self.paths.folders)
-        if files.ready is None:
-            return folders
-        fetched = [one for one in files.modules if one.is_relative_to(files.ready.modules)]
+        ready = files.ready
+        fetched = [one for one in files.modules if ready and one.is_relative_to(ready.modules)]
         folders += {one.parent: None for one in files.modules if one not in fetched}
-        if fetched:
+        if ready and fetched:
             module_debug = _module("kernels.fetch_modules").module_debug
-            folders.append(
-                module_debug(self._isa, files.ready, fetched, self._progress, self._confirm)
-            )
+            folders.append(module_debug(self._isa, ready, fetched, self._progress, self._confirm))
         return folders
 
     def _modules(self) -> Mapping[str, Path]:

@@ -10,7 +10,8 @@ import pytest
 
 from kinst.core.errors import KinstError
 from kinst.core.options import MachineOptions
-from kinst.session.kernel_files import with_build
+from kinst.session.kernel_files import KernelFiles, find_file, with_build
+from kinst.session.report import Report
 from kinst.session.request import Request
 
 BUILDS = [
@@ -42,6 +43,20 @@ def test_modules_have_their_debug_information_there(tmp_path: Path) -> None:
     made = build(tmp_path, "gcc", BUILDS[0][2]).machine
     request = Request(MachineOptions(build=made.build, modules=("dummy",)))
     assert with_build(request).machine.debug_folders == (str(tmp_path),)
+
+
+def test_a_module_elsewhere_has_its_own_debug_information(tmp_path: Path) -> None:
+    """A module of --module that is outside the build folder."""
+    (tmp_path / "build").mkdir()
+    made = build(tmp_path / "build", "gcc", BUILDS[0][2]).machine
+    own = tmp_path / "elsewhere" / "own.ko"
+    own.parent.mkdir()
+    assembly = b'.section .modinfo\n.asciz "depends="\n'
+    subprocess.run(["as", "-o", str(own), "-"], input=assembly, check=True)
+    request = with_build(Request(MachineOptions(build=made.build, modules=(str(own),))))
+    report = Report(lambda text: None, lambda what, part: None, 0.0)
+    files = KernelFiles(request, "amd64", report)
+    assert find_file("own", files.folders) == own
 
 
 def test_without_it_nothing_changes() -> None:
