@@ -290,6 +290,8 @@ class BootingVm(Vm):
         After the last step the command is prepared.
         """
         yield self._hears_init
+        if self._refused:  # the boot has been traced: its results are worth more than an error
+            self._say(f"kinst: the guest could not load {self._refused}")
         for _ in self._mounting():
             yield self._says_mounted
         self.qemu.send_control(self._command)

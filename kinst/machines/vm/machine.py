@@ -103,6 +103,7 @@ class Vm(Guest):
         self._prepares = ""  # the command that the guest prepares since it runs
         self._command_pids = (0, 0)  # of the command, and of the process that passes its output on
         self._init_is_ready = False
+        self._refused = ""  # the module that the guest could not load, and the reason
         self._shares_mounted = False
         self._beat_at = 0
         self._beat = b""
@@ -120,6 +121,8 @@ class Vm(Guest):
 
         Args:
             say: called with a line for the user about a restart.
+
+        Raises TargetError if the guest does not come up, or could not load a module.
         """
         self._say = say
         try:
@@ -131,6 +134,8 @@ class Vm(Guest):
         else:
             if self._accelerator.record is not None and self._accelerator.name == KVM:
                 self._accelerator.record.came_up()
+        if self._refused:
+            raise TargetError(f"the guest could not load {self._refused}")
         return KernelLocation(self.find_text())
 
     def _abilities_when_up(self) -> Abilities:
@@ -188,7 +193,7 @@ class Vm(Guest):
 
     def _boot(self, say: Callable[[str], None]) -> None:
         """Boot the guest, stop it when its kernel is up, and save its state for later guests if
-        possible.
+        possible. The state of a guest that could not load a module is not saved.
 
         A guest that hangs during boot is restarted.
 
@@ -214,7 +219,7 @@ class Vm(Guest):
             self.arm_timers()
         except TargetError:  # the timers of a guest that continues could not be rearmed
             self._warm = None
-        if self._warm is not None:
+        if self._warm is not None and not self._refused:
             self._warm.save(self.qemu, self.location())
 
     def _wait_under_kvm(self) -> None:
@@ -313,6 +318,8 @@ class Vm(Guest):
     def _hears_init(self) -> bool:
         if self._config.control and not self._init_is_ready:
             self._init_is_ready = self.qemu.control_line("ready") is not None
+            if self._init_is_ready:
+                self._refused = self.qemu.control_line("refused") or ""
         return self._init_is_ready or not self._config.control
 
     def wait_ready(self, timeout: float = 60.0) -> None:

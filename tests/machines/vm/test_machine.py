@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from kinst.kernels.fetch import Prepared
 from kinst.machines.vm.cpus import cpus_of
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import MEGABYTE, VmConfig
+from kinst.machines.vm.warm import warm_start
 from kinst.systems.linux.amd64 import LINUX
 from kinst.systems.linux.guest.initramfs import build
 from tests import ROOT
@@ -398,6 +400,29 @@ def test_a_guest_that_does_not_boot_is_started_again(
         assert Guest(vm, output).run("echo up") == "up\n"
     finally:
         vm.close()
+
+
+def test_a_module_that_the_guest_refuses(prepared: Prepared, tmp_path: Path) -> None:
+    """A module that was built for another kernel: the error has the kernel's own reason. No guest
+    may continue from the state of one that lacks its module."""
+    module = tmp_path / "own.ko"
+    release = prepared.modules.name.encode()
+    good = next(prepared.modules.rglob("failover.ko")).read_bytes()
+    other = good.replace(b"vermagic=" + release + b" SMP", b"vermagic=" + release + b" ONE")
+    module.write_bytes(other.replace(b"~Module signature appended~", b""))
+    initrd = build(prepared.busybox, {}, [module])
+    config = VmConfig(prepared.kernel, BOOT, initrd, states=tmp_path / "states")
+    vm = Vm(ISA, config, VIRTUAL_LAYOUT)
+    with pytest.raises(TargetError) as caught:
+        vm.bring_up(lambda text: None)
+    vm.close()
+    assert re.fullmatch(
+        r"the guest could not load own\.ko: invalid module format \(kernel log: failover: version"
+        r" magic '\S+ ONE .*' should be '\S+ SMP .*'\)",
+        caught.value.message,
+    )
+    kept = warm_start(config, ISA.board)
+    assert kept is not None and not kept.is_there
 
 
 def test_what_cannot_start_is_said(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 # one the output of the -c command, and one the conversation with kinst, one line a message:
 #
 #   kinst                      guest
+#                              refused MODULE: REASON    before "ready": the kernel did not load it
 #                              ready
 #   prepare HEX(command)       pid N [M]      the process exists, and is held; M is the process that
 #                                             passes its output on, if there is one
@@ -57,6 +58,26 @@ unset kinst_output kinst_control
 
 /bin/busybox --install -s /bin
 
+# Load the modules of the archive, up to the first one that the kernel refuses; set `refused` to its
+# file name and the reason. The kernel log often says more than insmod does. Its last lines are the
+# reason, except after a crash, where insmod ends without a message and the first lines are.  insmod
+# tries two system calls, so the log may have each line twice.
+load_modules() {
+    for module in /lib/kinst/*.ko; do
+        [ -e "$module" ] || continue
+        before=$(dmesg | wc -l)
+        why=$(insmod "$module" 2>&1) && continue
+        status=$?
+        which=tail
+        [ -n "$why" ] || { which=head && why="insmod ended with status $status"; }
+        log=$(dmesg | tail -n "+$((before + 1))" | sed -E 's/^\[[ 0-9.]+\](\[ *[CT][0-9]+\])? *//' |
+            grep -v ' taint' | uniq | $which -n 3 | sed -e ':a' -e 'N;$!ba' -e 's/\n/; /g')
+        name=${module##*/}
+        refused="${name#*-}: ${why##*\': }${log:+ (kernel log: $log)}"
+        break
+    done
+}
+
 set_up() {
     mount -t devtmpfs dev /dev
     mount -t proc proc /proc
@@ -73,11 +94,10 @@ set_up() {
     ifconfig lo 127.0.0.1 up
     hostname kinst
 
-    for module in /lib/kinst/*.ko; do
-        [ -e "$module" ] && insmod "$module"
-    done
+    load_modules
 }
 
+refused=
 [ "$1" = beside ] && beside=yes || { beside= && set_up; }
 
 # These stay open: the last close of a serial port waits, and may reset the raw mode.
@@ -283,6 +303,7 @@ listen() {
     read -r pid _ </proc/self/stat
     echo "$pid" >/run/listener
     while ! [ -e /run/server ]; do sleep 0.01; done
+    [ -z "$refused" ] || say "refused $refused"
     say ready
     while read -r verb argument <&4; do
         case "$verb" in
