@@ -28,7 +28,7 @@ from kinst.core.code import FunctionCode
 from kinst.core.dataclass import dataclass
 from kinst.core.dialect import Dialect
 from kinst.core.dtypes import FunctionType
-from kinst.core.errors import KinstError, TargetError
+from kinst.core.errors import GoneError, KinstError, TargetError
 from kinst.core.machine import CommandEnded, CommandReady, EarlyStart, Gone, Terminal
 from kinst.core.probe import Function, ProbePattern, ProgramText
 from kinst.core.source import CodeImage, SourceFunction
@@ -164,8 +164,13 @@ class Machine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            self.close()
+        except TargetError:
+            # In a kernel that has ended, nothing can be undone; the user is told why it ended.
+            if not isinstance(error, GoneError):
+                raise
 
     def close(self) -> None:
         """End the guest that kinst booted, or detach from a machine that kinst attached to. A

@@ -41,6 +41,9 @@ class BasicSystem(System):
     def heartbeat(self) -> int | None:
         return None
 
+    def panicked(self) -> str:
+        return ""
+
     @property
     def allocator(self) -> PageAllocator | None:
         return None

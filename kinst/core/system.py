@@ -834,6 +834,11 @@ class System(
     @property
     def heartbeat(self) -> int | None: ...
 
+    def panicked(self) -> str:
+        """Return a sentence if memory shows that the kernel has panicked; "" if it has not, or if
+        that is not known."""
+        ...
+
     @property
     def allocator(self) -> PageAllocator | None: ...
 

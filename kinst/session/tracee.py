@@ -31,6 +31,7 @@ from kinst.session.report import Report
 from kinst.session.symbols import names_of
 from kinst.session.values import EnabledSite, StartedMachine, TracePlan
 
+PANIC_SECONDS = 0.5  # seconds between two checks whether the kernel has panicked
 LOOK_SECONDS = 0.005  # seconds between two checks whether the command has ended
 SETTLE_SECONDS = 0.02  # seconds for CPUs that were stopped in a clause to leave it
 
@@ -222,6 +223,10 @@ class PlantedMachine:
         self.is_guest = machine.target.helpers is not None
         self.is_booting = machine.target.abilities.traces_boot
         self.has_fired = False
+        # A machine that kinst has booted reports a panic by itself, with the console's last lines.
+        abilities = machine.target.abilities
+        self._looks_for_panics = abilities.reads_running and not abilities.runs_commands
+        self._panic_at = 0.0  # time of the next check
         self._own_processes = plan.compiled.only == "all"  # whether they are traced too
         self._life: CommandLife | None = None
         self._exited = False  # whether the command has ended and its parent has not been told
@@ -320,7 +325,18 @@ class PlantedMachine:
                 return CommandEnded(0)  # restore() finds its status
             if not left:
                 return None
-        return self._noted(self._target.wait(seconds))
+        event = self._target.wait(seconds)
+        return self._noted(event if event is not None else self._panic())
+
+    def _panic(self) -> Gone | None:
+        """Return Gone if the kernel has panicked. Only for a machine whose console kinst does not
+        read, and whose memory it can read while the machine runs."""
+        now = time.monotonic()
+        if not self._looks_for_panics or now < self._panic_at:
+            return None
+        self._panic_at = now + PANIC_SECONDS
+        why = self._machine.system.panicked()
+        return Gone(f"{why} (its console says why)", "", "panic") if why else None
 
     def _noted(self, event: MachineEvent | None) -> MachineEvent | None:
         if isinstance(event, CommandEnded):

@@ -59,6 +59,7 @@ SEARCH = 48 << 20
 CHUNK = 1 << 20
 TICKS = "jiffies_64"
 _PANIC_CPU = "panic_cpu"
+_PANICKED = "the guest's kernel has panicked"
 _BANNER = 256  # bytes that hold a version line (init/version.c)
 MODULE = "vmlinux"
 # Prefixes of symbols that are no functions: padding before functions (since 6.2), and marks and
@@ -361,6 +362,9 @@ class Linux:
         kernel has no symbol for it."""
         return self._kernel.symbol(self._arch.page_tables)
 
+    def panicked(self) -> str:
+        return _PANICKED if _has_panicked(self._kernel) else ""
+
     @property
     def heartbeat(self) -> int | None:
         """Address of the kernel's counter of timer ticks; None if the kernel has no symbol for
@@ -461,23 +465,26 @@ def _verified(memory: KernelMemory, elf: Elf, text_base: int) -> LinuxMemory:
     )
 
 
-def _refuse_panicked(kernel: LinuxMemory) -> None:
-    """Raise TargetError if the kernel has panicked, since nothing runs in a panicked kernel that
-    could be traced.
+def _has_panicked(kernel: LinuxMemory) -> bool:
+    """Return whether the kernel has panicked, as far as that is known.
 
     Source: kernel/panic.c, panic_cpu is -1 (PANIC_CPU_INVALID) until the first panic() (since Linux
     4.5, commit subject "panic, x86: Fix re-entrance problem due to panic on NMI").
     """
     if not kernel.has(_PANIC_CPU):
-        return
+        return False
     try:
-        word = kernel.read(kernel.symbol(_PANIC_CPU), 4)
+        return kernel.read(kernel.symbol(_PANIC_CPU), 4) != b"\xff" * 4
     except KinstError:
-        return
-    if word != b"\xff" * 4:
+        return False
+
+
+def _refuse_panicked(kernel: LinuxMemory) -> None:
+    """Raise TargetError if the kernel has panicked, since nothing runs in a panicked kernel that
+    could be traced."""
+    if _has_panicked(kernel):
         raise TargetError(
-            "the guest's kernel has panicked: nothing runs in it",
-            "its console says why; start the guest again",
+            f"{_PANICKED}: nothing runs in it", "its console says why; start the guest again"
         )
 
 

@@ -87,6 +87,10 @@ class AttachGuest:
         lines = text[: text.index(f"{mark}\n")].splitlines()
         return "\n".join(line for line in lines if "ma''rk" not in line).strip()
 
+    def begin(self, command: str) -> None:
+        """Start a command in the guest's shell that may end the guest."""
+        self._shell.sendall(f"{command}\n".encode())
+
     def free(self) -> int:
         """Return the kilobytes that the kernel reports as free."""
         fields = dict(line.split(":") for line in self.run("cat /proc/meminfo").splitlines())

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kinst.core.endings import PANIC as PANIC_STATUS
 from kinst.kernels.fetch import Prepared
-from tests.vm.command import kinst
+from tests.vm.attach.attach_guest import attach_guest
+from tests.vm.command import Running, kinst
 
 pytestmark = pytest.mark.vm
 SECONDS = 240.0
@@ -42,3 +44,20 @@ def test_a_panic_in_the_boot_is_told(words: str, prepared: Prepared, tmp_path: P
     finally:
         child.kill()
         child.wait()
+
+
+def test_a_panic_during_a_trace_ends_it(prepared: Prepared, reads: Path, tmp_path: Path) -> None:
+    with attach_guest("pc", prepared, reads, tmp_path) as vm:
+        run = Running(
+            "--attach", str(vm.pid), "--kernel", str(vm.debug), "-w", "--timeout", "100",
+            "-n", 'kinst::vfs_read:0 /execname == "reads"/ { panic(); }',
+            "-n", 'tick-100ms { printf("begun\\n"); }', boots=False,
+        )  # fmt: skip
+        run.until(lambda r: "begun" in r.out)
+        vm.begin("reads 10")
+        began = time.monotonic()
+        done = run.result()
+        assert time.monotonic() - began < 60
+    assert done.status == PANIC_STATUS, done
+    assert "the guest's kernel has panicked" in done.err
+    assert "nothing that runs there" not in done.err
