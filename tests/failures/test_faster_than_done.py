@@ -68,7 +68,9 @@ class SlowMachine(FakeMachine):
 
 
 def missed(done: Traced, probe: str) -> int:
-    found = re.findall(r"kinst: (\d+) firings? of (\S+) w\w+ missed(?: on each CPU)?: ", "\n".join(done.said))
+    found = re.findall(
+        r"kinst: (\d+) firings? of (\S+) w\w+ missed(?: on each CPU)?: ", "\n".join(done.said)
+    )
     assert {name for _, name in found} <= {probe}
     return sum(int(count) for count, _ in found)
 
