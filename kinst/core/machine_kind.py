@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class MachineKind(Protocol):
     """A kind of machine: the value MACHINE of a file or folder of kinst.machines.
 
-    Each start of kinst imports the modules of all kinds. So these modules should be small, and
-    import the code that opens a machine only inside open(). The defaults are those of a machine
+    Each start of the command imports the modules of all kinds. So these modules should be small,
+    and import the code that opens a machine only inside open(). The defaults are those of a machine
     that runs already and whose kernel the user names.
 
     Attributes:

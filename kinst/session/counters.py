@@ -81,8 +81,10 @@ def map_counters(
     displacement from the CPU's base.
 
     The machine is stopped. Returns None if there are no counters, if the bases are too close
-    together or too far apart, or if the page tables have no room near them. In the last case, raise
-    KinstError if the machine cannot count in any other way (Planting.no_counters).
+    together or too far apart, or if the page tables have no room near them.
+
+    Raises KinstError if the page tables have no room and the machine can count in no other way
+    (Planting.no_counters).
 
     Args:
         bases: values of the per-CPU base register, in CPU order.

@@ -57,7 +57,8 @@ class Sizes:
         """Return the size in bytes of all scratch, data and code, a multiple of 2 MB.
 
         Args:
-            trampolines: bytes for code, descriptors and tables.
+            trampolines: bytes of code; for scratch in kinst's own process (own_memory()), bytes of
+                code, descriptors and tables.
             probes: number of probes, 0 if not known. If `trampolines` is too little for so many
                 probes, the result has more bytes for code.
         """
