@@ -210,11 +210,14 @@ def solve(
                 around[node].append(link)
 
     def balance(node: tuple[int, str]) -> tuple[int, list[_Link]]:
-        """Return (sum of the unknown counts in an equation, the edges with these counts).
+        """Return what is left of a block's equation: the edges whose counts are not known yet, and
+        the sum of these counts.
 
         Args:
-            node: name of the equation, (block, side). Side "in" sums the edges into the block,
-                "out" the edges out of it, "both" the edges out minus the edges in.
+            node: name of the equation, (block, side). With side "in", the edges into the block add
+                up to how often it was entered; with "out", the edges out of it to how often it was
+                left. With "both", for a block without counts, the edges out of it minus the edges
+                into it are 0.
         """
         number, side = node
         whole = {"in": entries, "out": exits}.get(side, [0] * len(entries))[number] or 0

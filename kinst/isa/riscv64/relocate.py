@@ -200,12 +200,13 @@ def _plain(parsed: p.Riscv64Instruction) -> bool:
 
 @refuses_out_of_reach
 def quietly(code: bytes, address: int, to: int) -> Relocated | Refused:
-    """Return code for the address `to` with the effect of an instruction that takes the short way
-    back. The code runs with interrupts off, after the code of return_to(). It ends with sret, which
-    leaves the trampoline.
+    """Return the end of a trampoline, to lie at the address `to`: code with the effect of an
+    instruction, and an sret to the text.
+
+    Interrupts are off there, and the code of return_to() has run before: it has prepared the sret.
 
     Args:
-        code: the original instruction, which can take the short way back (quiet_sepc()).
+        code: the original instruction, one of those for which quiet_sepc() allows that.
         address: address of the original instruction.
     """
     parsed = p.parse(code)

@@ -78,12 +78,12 @@ class Journal:
             self.over()
 
     def text(self, addresses: Addresses, before: Bytes, now: Bytes) -> None:
-        """Record bytes of code that are about to be changed.
+        """Record bytes of code that are about to be changed, as changed_bytes() returns them.
 
         Args:
-            addresses: their addresses; all arguments are as changed_bytes() returns them.
-            before: their old values.
-            now: their new values.
+            addresses: address of each byte.
+            before: the old values.
+            now: the new values.
         """
         if len(addresses):
             arrays = addresses.astype("<u8"), before, now
