@@ -202,7 +202,7 @@ class SourceLines:
         near = sorted(sorted(has, key=lambda n: abs(n - line.number))[:NEAR])
         raise KinstError(
             f"{function.name} has no instruction of {file}:{line.number}",
-            f"lines near it that have: {', '.join(map(str, near))}" if near else "",
+            f"the nearest lines with instructions: {', '.join(map(str, near))}" if near else "",
         )
 
     def find_file(self, file: SourceFile) -> Sequence[ProbePattern]:
@@ -282,7 +282,7 @@ class SourceLines:
             near = sorted(sorted(has, key=lambda n: abs(n - file.number))[:NEAR])
             raise KinstError(
                 f"no instruction of this kernel is of {file.name}:{file.number}",
-                f"lines near it that have: {', '.join(map(str, near))}" if near else "",
+                f"the nearest lines with instructions: {', '.join(map(str, near))}" if near else "",
             )
         return list(patterns)
 

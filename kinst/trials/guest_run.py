@@ -70,7 +70,7 @@ class GuestRun:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the guest may be used for another run: it answers."""
+        """Whether the guest still answers, so that it may be used for another run."""
         return self.gone is None and not any(one.hung for one in self.tries)
 
 

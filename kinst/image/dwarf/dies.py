@@ -111,7 +111,7 @@ class _AttributeLayout:
     Attributes:
         tag: DW_TAG_*.
         children: whether the DIEs have children.
-        size: bytes of all attributes; -1 if they are not the same in each DIE.
+        size: bytes of all attributes together; -1 if this number differs from DIE to DIE.
         sibling: offset of DW_AT_sibling from the first attribute, if its form is DW_FORM_ref4 and
             the attributes before it have fixed sizes; otherwise -1.
     """

@@ -18,9 +18,8 @@ _CHUNK = 1 << 17  # words at a time, so that intermediate arrays stay in the pro
 def pointers_in(
     pieces: Iterable[memoryview], ranges: Sequence[tuple[int, int]]
 ) -> npt.NDArray[np.uint64]:
-    """Return the values of aligned 8-byte words of memory that lie in any of the ranges.
-
-    Each value is returned once, in ascending order.
+    """Return the pointers in memory that point into any of the ranges, each once, in ascending
+    order. A pointer is the value of an aligned 8-byte word.
 
     Args:
         pieces: parts of memory, aligned to 8 bytes.
