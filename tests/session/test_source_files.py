@@ -86,7 +86,7 @@ def test_lines_of_a_header_are_where_it_was_inlined(prepared: Prepared) -> None:
     elf = open_elf(prepared.debug)
     with pytest.raises(kinst.KinstError) as caught:
         sites(prepared, "kinst::file.h@1")
-    (line,) = re.findall(r"lines near it that have: (\d+)", caught.value.hint)
+    (line,) = re.findall(r"the nearest lines with instructions: (\d+)", caught.value.hint)
     found = sites(prepared, f"kinst::file.h@{line}*")
     assert len({name for name, _ in found}) > 5
     index = [elf.symbols.indexes(name)[0] for name, _ in found]

@@ -240,8 +240,8 @@ class TracedProcess(Target):
         return np.unique(np.concatenate([words[~inside], np.array(sorted(led), np.uint64)]))
 
     def _words(self, mappings: Sequence[ProcessMapping]) -> list[memoryview]:
-        """Return the program's writable memory and, as further pieces of memory, the registers of its
-        threads.
+        """Return the program's writable memory and, as further pieces of memory, the registers of
+        its threads.
 
         Args:
             mappings: the program's mappings.

@@ -59,4 +59,4 @@ def test_a_line_without_code() -> None:
     done = kinst("-n", "kinst::vfs_read:@1 { }")
     assert done.status == 1
     assert "vfs_read has no instruction of" in done.err
-    assert "lines near it that have: " in done.err
+    assert "the nearest lines with instructions: " in done.err
