@@ -497,8 +497,8 @@ class RunningKernel:
 
         Args:
             places: the only addresses that a jump table of this function can lead to.
-            whole: True if the table is known to have `count` entries: an entry that leads elsewhere
-                is left out. False if it may have fewer: such an entry is the first after its end.
+            whole: whether the table is known to have `count` entries. If it may have fewer, it ends
+                before the first entry that leads elsewhere; otherwise such entries are left out.
         """
         found = []
         raw = self._data(table.address, count * table.size, table.size)
