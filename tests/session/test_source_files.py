@@ -101,7 +101,7 @@ def test_lines_of_a_header_are_where_it_was_inlined(prepared: Prepared) -> None:
     ("description", "said"),
     [
         ("kinst::read_wirte.c:", "no function is declared in read_wirte.c (did you mean read_wr"),
-        ("kinst::read_write.c@99999", "no instruction of this kernel is of read_write.c:99999 (the"),
+        ("kinst::read_write.c@99999", "no instruction of this kernel is of read_write.c:99999 ("),
     ],
 )
 def test_what_is_not_there(prepared: Prepared, description: str, said: str) -> None:

@@ -351,8 +351,7 @@ def write_anywhere(firing: Firing, to: IrValue, source: IrValue, size: int) -> N
 
 def allocate_zeros(firing: Firing, size: IrValue) -> IrValue:
     """Emit LLVM IR that allocates `size` bytes and sets them to 0; return their address. They are
-    freed when the clause ends.
-    The emitted code faults if scratch space runs out.
+    freed when the clause ends. The emitted code faults if scratch space runs out.
     """
     room = firing.allocate(size)
     firing.code.call(firing.unit.helper("clear", _clear), (room, size))

@@ -260,7 +260,7 @@ def _cast_to(node: tree.CastNode, scope: Scope, check: Check) -> typed.Expr:
     if isinstance(type_, VoidType):
         return typed.Cast(type_, node.span, operand)
     if isinstance(operand, Translation):
-        message = f'invalid cast expression: a translation to "{source}" to "{type_}"'
+        message = f'invalid cast expression: "{source}" to "{type_}": it is a translation'
         raise DError(message, node.span, "D_CAST_INVAL", "cast one of its members")
     if isinstance(type_, StructType) and same(source, type_):
         return operand
