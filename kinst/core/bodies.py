@@ -253,8 +253,8 @@ class SiteWork:
 
     @property
     def calls(self) -> tuple[CallBody | CountBody, ...]:
-        """The work that the trampoline does inside a frame: `frame` or `asked`. If the site has
-        `indexed` or `recorded` work instead, this is only the call `otherwise`."""
+        """The work that the trampoline does inside a frame: `frame` or `asked`. Work of the kinds
+        `indexed` and `recorded` needs no frame, except for the call `otherwise` in it."""
         with_another_way = self.indexed or self.recorded
         return (
             self.frame or self.asked or ((with_another_way.otherwise,) if with_another_way else ())

@@ -201,8 +201,8 @@ class Injection:
         return value.error if value is not None else 0
 
     def returned(self, records: Sequence[TryRecord]) -> Returned | None:
-        """Return what the outermost of the functions of `within` on the stack returned; None if
-        that is not known."""
+        """Return what the outermost function of `within` returned, the one that was called first;
+        None if that is not known."""
         for one in records:
             if one.kind == RETURNED and one.frames:
                 frame = one.frames[-1]

@@ -178,9 +178,9 @@ class Worker:
         """Run the command several times without a failure or delay, and return what happened.
 
         Args:
-            limit: seconds after which a command counts as hung. 0: in this call, FIRST_LIMIT; in
-                the returned Baseline, TIMES as long as the command has taken, but at least
-                LEAST_LIMIT.
+            limit: seconds after which a command counts as hung; 0 to choose. Then the command has
+                FIRST_LIMIT seconds here. The returned Baseline has TIMES as many seconds as the
+                command took, but at least LEAST_LIMIT.
 
         Raises:
             KinstError: the command hangs, or does not end with the same status each time; or
