@@ -31,8 +31,9 @@ def ending_text(end: End, request: Request) -> str:
     """
     if end.reason == "command" and end.status == _NOT_FOUND:
         return _absent_text(request)
-    if end.reason == "command" and end.status > _BY_SIGNAL and not request.kind.abilities.boots:
-        number = end.status - _BY_SIGNAL
+    number = end.status - _BY_SIGNAL
+    by_signal = end.reason == "command" and number in signal.valid_signals()
+    if by_signal and not request.kind.abilities.boots:
         return f"kinst: signal {number} ({signal.strsignal(number)}) ended the command"
     if end.reason != "timeout" or request.timeout is None:
         return ""

@@ -178,7 +178,7 @@ def naming(
     if last and not pattern.function and kernel and all_named(kernel, last):
         return f"{last} is a function: {last}:entry and {last}:return, or -f {last}"
     if pattern.provider in providers:
-        if _lacks_module(pattern, kernel) and providers[pattern.provider].names_functions:
+        if providers[pattern.provider].names_functions and _lacks_module(pattern, kernel):
             return f"no module {pattern.module} is loaded: --module NAME or FILE loads one"
         return providers[pattern.provider].usage
     if pattern.provider:
