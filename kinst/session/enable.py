@@ -103,8 +103,8 @@ def enable(
     ids = {one.name: FIRST_ID + k for k, one in enumerate(listed(providers))}
     named = _Named(ids, max(last_id, FIRST_ID - 1 + len(ids)) + 1, most, on_full)
     matched: dict[int, int] = {}
-    # A description of a library's probe stands for several, of which one has to match: the first
-    # failure, and which descriptions have matched.
+    # A description of a D library's probe becomes several descriptions; one of these must match.
+    # By the user's description: the first error, and whether one has matched.
     left_out: dict[Span, DError] = {}
     met = set[Span]()
     for clause in program.clauses:
