@@ -1,7 +1,4 @@
-"""Error reports of the kinst and inlinecall commands: one line on stderr, and an exit status.
-
-Tested by tests/cli/test_standard_files.py.
-"""
+"""Error reports of the kinst and inlinecall commands: one line on stderr, and an exit status."""
 
 from __future__ import annotations
 
@@ -38,11 +35,24 @@ class Interrupted(KeyboardInterrupt):
         self.number = number
 
 
+def _interrupt(error: BaseException) -> KeyboardInterrupt | None:
+    """Return the KeyboardInterrupt that an exception is or that it was made from, or None.
+
+    While a class is made, CPython 3.11 turns an exception of a member's __set_name__ into a
+    RuntimeError with that exception as its cause, even KeyboardInterrupt. Source:
+    type_new_set_names() in CPython 3.11's Objects/typeobject.c.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__
+    return cause
+
+
 def _uncaught(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
     """Report an uncaught exception (sys.excepthook): Ctrl-C and a lack of memory in one line,
     others as Python does. This happens only while modules are imported, before guarded() runs."""
     name = os.path.basename(sys.argv[0])
-    if issubclass(kind, KeyboardInterrupt):
+    if _interrupt(error) is not None:
         print(f"{name}: interrupted", file=sys.stderr)
     elif (short := shortage(error)) is not None:
         print(f"{name}: {short}", file=sys.stderr)
@@ -180,12 +190,14 @@ def guarded(
     except KinstError as error:
         complain(error)
         return 1
-    except KeyboardInterrupt as error:
-        say(f"{name}: interrupted")
-        return _end_by(error.number if isinstance(error, Interrupted) else signal.SIGINT)
     except BrokenPipeError:
         return _end_by(signal.SIGPIPE)  # the reader of the output has ended
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        if (interrupt := _interrupt(error)) is not None:
+            say(f"{name}: interrupted")
+            return _end_by(
+                interrupt.number if isinstance(interrupt, Interrupted) else signal.SIGINT
+            )
         if os.environ.get("KINST_TRACEBACK"):
             raise
         if (short := shortage(error)) is not None:

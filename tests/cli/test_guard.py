@@ -1,4 +1,5 @@
-"""The commands' output is written completely, whatever environment Python was started in."""
+"""The commands' output is written completely, whatever environment Python was started in, and a
+signal ends a command as a signal, wherever it arrives."""
 
 from __future__ import annotations
 
@@ -41,3 +42,35 @@ def test_signals_while_a_slow_reader_keeps_a_pipe_full_lose_nothing(unbuffered: 
         assert writer.stderr.read() == b"over\n"
     assert writer.returncode == 0
     assert b"".join(taken) == b"".join(b"%07d\n" % k for k in range(LINES))
+
+
+INTERRUPTED = """
+import signal, sys
+from kinst.cli.guard import Interrupted, guarded, standard_files
+standard_files()
+
+class Member:
+    def __set_name__(self, owner, name):
+        raise {error}
+
+def work():
+    class Owner:
+        member = Member()
+    return 0
+
+{call}
+"""
+
+
+@pytest.mark.parametrize("call", ['sys.exit(guarded(work, "kinst", print))', "work()"])
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "Interrupted(signal.SIGTERM)"])
+def test_a_signal_while_a_class_is_made(call: str, error: str) -> None:
+    """Python 3.11 makes it a RuntimeError; before guarded() runs, Python itself ends with 1."""
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED.format(error=error, call=call)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    name = "kinst" if "guarded" in call else "-c"
+    assert ran.stderr == f"{name}: interrupted\n"
+    ending = -(signal.SIGTERM if "SIGTERM" in error else signal.SIGINT)
+    assert ran.returncode == (ending if "guarded" in call else 1)
