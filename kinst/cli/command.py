@@ -42,6 +42,10 @@ _OTHER_COMMANDS = MappingProxyType(
         "script": "kinst prints records as they come; -o FILE keeps them",
         "stat": "-n 'fbt::FUNCTION:entry { @ = count(); }' counts",
         "list": "-l -n 'fbt::vfs_*:entry' lists probes",
+        "help": "kinst --help",
+        "strace": "-n 'syscall:::entry { }' -c CMD traces system calls",
+        "heat": "kinst plot draws heat maps",
+        "time": "kinst top and kinst flame show where time goes, kinst flow F the time of a call",
     }
 )
 ALIKE = 0.75  # how alike a wrong name of a command and a right one are, 0 to 1
@@ -229,6 +233,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run_command(words[0], words[1:])
         line = parse(words, sys.stdin.read)
         requests.append(line.request)
+        if line.shows == "help" and words[0] in line.request.arguments:
+            raise UsageError(f"there is no kinst {words[0]}", _meant(words[0], words))
         if line.shows:
             write(sys.stdout, _shown(line))
             return 0

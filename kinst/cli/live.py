@@ -67,19 +67,19 @@ class Screen:
         stop: called when the user asks for the end of the trace (key q).
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, instead: str) -> None:
         """Prepare the screen.
 
         Args:
             title: text for the first line.
+            instead: hint for the error if there is no terminal: what else shows the tables.
 
         Raises:
             UsageError: stdin or stdout is not a terminal, or kinst runs in its background, where
                 no program may change the terminal's mode.
         """
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            hint = "kinst without a command prints the same aggregation"
-            raise UsageError("kinst top needs a terminal", hint)
+            raise UsageError("kinst top needs a terminal", instead)
         if _is_in_background():
             hint = "bring it to the foreground: fg, or timeout --foreground"
             raise UsageError("kinst top runs in the background of its terminal", hint)

@@ -44,6 +44,9 @@ def test_help_begins_with_usage_and_three_one_liners(capsys: pytest.CaptureFixtu
             "kinst: no probes specified (type: kinst -l -n 'fbt::vfs_*:entry')",
         ),
         (["list"], "kinst: no probes specified (-l -n 'fbt::vfs_*:entry' lists probes)"),
+        (["help"], "kinst: no probes specified (kinst --help)"),
+        (["heat", "--help"], "kinst: there is no kinst heat (kinst plot draws heat maps)"),
+        (["flmae", "-h"], "kinst: there is no kinst flmae (did you mean kinst flame?)"),
         (
             ["--gdb", ":1", "--kernel", "6.12", "-n", "BEGIN"],
             "kinst: --kernel 6.12 is an option of --vm, not of --gdb (--debug says which vmlinux is"

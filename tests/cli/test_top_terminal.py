@@ -67,6 +67,8 @@ def test_keys_of_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ([], "kinst top needs a terminal (without one: kinst -n"
+         " 'profile-97 /arg0 && pid/ { @[execname, func(arg0)] = count(); }')"),
         (["-n", "BEGIN { @ = count(); }"],
          "kinst top needs a terminal (kinst without a command prints the same aggregation)"),
         (["-n", "BEGIN { trace(1); }"],

@@ -17,6 +17,7 @@ from kinst.cli.guard import UsageError, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.later import LaterModule
 from kinst.cli.options import SHOW_PROGRAM, check_traces, option_rows, own_options, parse
+from kinst.errors import KinstError
 
 if TYPE_CHECKING:
     from kinst.cli import outcome
@@ -83,10 +84,15 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
 
 
 def _instructions(machine: api.Machine, names: Sequence[str]) -> Sequence[CodeInstruction]:
-    """Return the instructions of functions, in address order."""
+    """Return the instructions of functions of the program, in address order."""
     if not names:
         return ()
-    return [one for code in machine.code(*names) for one in code.instructions]
+    try:
+        return [one for code in machine.code(*names) for one in code.instructions]
+    except KinstError as error:
+        kernel = f"kinst annotate {' '.join(names)} -c CMD counts in the kernel"
+        hint = f"{error.hint}; {kernel}" if error.hint else kernel
+        raise KinstError(error.message, hint) from error
 
 
 def _counts(aggregations: Sequence[Aggregation]) -> Mapping[tuple[str, int], int]:

@@ -66,15 +66,17 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         raise UsageError(
             "-o and --shell cannot be used with kinst top", "kinst without a command has both"
         )
+    instead = "kinst without a command prints the same aggregation"
     if not request.programs:
         program = ProgramText("n", PROGRAM, "<command line>")
         request = replace(request, programs=(program,))
+        instead = f"without one: kinst -n '{PROGRAM}'"
     title = request.command or request.programs[0].text
     request = _printing(request, own.get("--every", EVERY), own.get("--by", ""))
     if request.show_program:
         outcome.show_programs(request)
         return 0
-    return _shown(request, live.Screen(title), interrupts)
+    return _shown(request, live.Screen(title, instead), interrupts)
 
 
 def _printing(request: Request, time: str, by: str) -> Request:

@@ -128,6 +128,7 @@ def test_more_counters_than_there_is_room_for_are_refused(
         (["count", "-c", "/usr/bin/ldd x"], "is a script"),
         (["count", "-c", "nowhere-at-all"], "no program"),
         (["count", "nothing", "-c", "gzip"], 'no function named "nothing"'),
+        (["count", "f", "-c", "gzip"], "; kinst annotate f -c CMD counts in the kernel)"),
     ],
 )
 def test_other_commands_are_refused(
