@@ -20,7 +20,7 @@ from kinst.api import Machine, Request
 from kinst.cli.guard import say, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.outcome import finished
-from kinst.cli.reporting import user_report
+from kinst.cli.reporting import discard, user_report
 from kinst.cli.steps import Steps
 from kinst.errors import KinstError
 from kinst.events import Aggregation, Batch, Event, Lost, Record
@@ -143,17 +143,9 @@ class _Follower:
         request = self._request
         options: dict[str, str | bool] = {"quiet": True, "only": "all", **self._sizes}
         trace = self._machine.trace(program, request.command, options)
-        out = partial(write, sys.stderr) if shown else _nothing
+        out = partial(write, sys.stderr) if shown else discard
         found, status = finished(trace, request, self._interrupts, out, see)
         return None if lost else _Round(found, records, trace.left_out, status)
-
-
-def _nothing(text: str) -> None:
-    """Discard a text.
-
-    This is for the traced command's output in runs that only find functions, and for messages about
-    probes that are left out: _say_left_out() names them at the end.
-    """
 
 
 def traced_call(
@@ -176,7 +168,7 @@ def traced_call(
         running += " in an idle guest (-c CMD gives it work)"
     following = {"code and plan": "planting", "plant": running}  # step that a stage's end begins
     report = user_report(request)
-    report.left_out = _nothing
+    report.left_out = discard  # _say_left_out() names them at the end
     with Steps(say) as steps, Machine(replace(request, arguments=()), report=report) as machine:
 
         def stage_ended(name: str) -> None:

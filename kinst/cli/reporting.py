@@ -28,3 +28,7 @@ def user_report(request: Request, started: float | None = None) -> Report:
         request.verbose,
         confirm=None if request.yes else progress.confirm,
     )
+
+
+def discard(*_: object) -> None:
+    """Discard a message or progress that kinst would otherwise print."""

@@ -22,7 +22,7 @@ from kinst.api import Machine, Report, Request
 from kinst.cli import outcome
 from kinst.cli.guard import say, write
 from kinst.cli.progress import Progress
-from kinst.cli.reporting import user_report
+from kinst.cli.reporting import discard, user_report
 from kinst.errors import KinstError
 from kinst.trials.delays import Delays
 from kinst.trials.injection import FailableCall, Injection, failures_of, find_targets, in_order
@@ -100,7 +100,7 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
         say(f"kinst: {targets.told}")
         run = _SweepRun(asked, sweep, machine)
         base = run.baseline()
-        report.left_out = _quiet  # every trace would repeat it
+        report.left_out = discard  # every trace would repeat it
         calls = sweep.calls(base.run)
         say(f"kinst: {_counted(calls)} can fail")
         kept = sweep.kept(base.run)
@@ -161,7 +161,7 @@ def race(
         )
         run = _SweepRun(asked, sweep, machine)
         base = run.baseline()
-        report.left_out = _quiet
+        report.left_out = discard
         title = f"kinst race {function}: `{request.command}`"
         key: dict[str, object] = {
             "function": function, "offsets": [*(offsets or known)], "delays": [*delays],
@@ -193,10 +193,10 @@ class _SweepRun:
         request = self._asked.request
 
         def opened() -> Machine:
-            report = Report(say, _quiet, time.monotonic(), left_out=_quiet)
+            report = Report(say, discard, time.monotonic(), left_out=discard)
             return api.Machine(request, report=report)
 
-        return Worker(opened, self._sweep, request.command, _quiet, machine)
+        return Worker(opened, self._sweep, request.command, discard, machine)
 
     def baseline(self) -> Baseline:
         """Run the command without a failure or a delay, and return what happened. The tries are
@@ -262,10 +262,6 @@ class _SweepRun:
 def _counted(calls: Sequence[FailableCall]) -> str:
     """Return how many calls there are, and from how many stacks, as text."""
     return f"{len(calls)} calls from {len({one.stack for one in calls})} stacks"
-
-
-def _quiet(*_: object) -> None:
-    """Discard a message that kinst would otherwise print."""
 
 
 def _shown(path: str) -> Callable[[Summary], str]:

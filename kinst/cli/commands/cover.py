@@ -18,7 +18,7 @@ from kinst.cli.guard import UsageError, say, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.later import LaterModule
 from kinst.cli.options import SHOW_PROGRAM, check_traces, option_rows, own_options, parse
-from kinst.cli.reporting import user_report
+from kinst.cli.reporting import discard, user_report
 from kinst.errors import KinstError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     summary = not any(name == "quiet" for name, _ in request.settings)
     report = user_report(request)
     if summary:
-        report.left_out = _nothing
+        report.left_out = discard  # the summary counts them
     with api.Machine(replace(request, arguments=(), zero=True), report=report) as machine:
         functions = machine.functions(*patterns)
         graphs, asks = machine.graphs(functions), not machine.only_counts
@@ -129,10 +129,6 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         now = lcov.read_lcov(text.splitlines(), "this run")
         write(sys.stdout, coverage_text.new_text(now, before, own["--since"]))
     return status
-
-
-def _nothing(text: str) -> None:
-    """Discard a message about instructions that are left out: the summary counts them."""
 
 
 def _saved(path: str) -> dict[str, coverage.FileCoverage]:
