@@ -10,7 +10,7 @@ instructions in F.
 kinst::FILE: means every instruction of the functions that a file declares. kinst::FILE@LINE means
 one line of the file, in every function that has code of the line. kinst:::FILE@LINE and
 kinst::FILE:@LINE mean the same. In these forms FILE is a name without folders, since a slash begins
-a predicate.
+a predicate. The parser makes kinst::FILE@LINE of FILE:LINE, in which FILE may have folders.
 
 Tested by tests/session/test_source_files.py.
 """
@@ -28,7 +28,7 @@ from kinst.dlang.syntax import tree
 from kinst.providers import of_instructions
 
 _NAME = re.compile(r"@(?:(.+)@)?([0-9]+)(\*?)\Z")
-_FILE = re.compile(r"([\w.+-]+\.(?:c|h|S|rs|cc|cpp))(?:@([0-9]+)(\*?))?\Z")
+_FILE = re.compile(r"([\w.+/-]+\.(?:c|h|S|rs|cc|cpp))(?:@([0-9]+)(\*?))?\Z")
 
 
 @dataclass(frozen=True, slots=True)

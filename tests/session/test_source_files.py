@@ -29,6 +29,7 @@ SEED = 20261122
         (ProbePattern("kinst", "", "", "a.h@12"), SourceFile("", "a.h", 12)),
         (ProbePattern("kinst", "", "a-1.S", "@7"), SourceFile("", "a-1.S", 7)),
         (ProbePattern("kinst", "ext4", "inode.c@3", ""), SourceFile("ext4", "inode.c", 3)),
+        (ProbePattern("kinst", "", "fs/a.c@7", ""), SourceFile("", "fs/a.c", 7)),
         (ProbePattern("kinst", "", "a.c", "19"), None),
         (ProbePattern("kinst", "", "f.constprop.0", ""), None),
         (ProbePattern("kinst", "", "f.isra.0@2", ""), None),
@@ -95,6 +96,13 @@ def test_lines_of_a_header_are_where_it_was_inlined(prepared: Prepared) -> None:
         for k, (_, offset) in zip(index, found, strict=True)
     ]
     assert {said.partition(":")[2] for said in lines_at(prepared, at)} == {line}
+
+
+def test_a_line_as_debuggers_write_it(prepared: Prepared) -> None:
+    elf = open_elf(prepared.debug)
+    start = int(elf.symbols.address[elf.symbols.indexes("vfs_read")[0]])
+    (said,) = lines_at(prepared, [start])
+    assert ("vfs_read", "0") in sites(prepared, f"fs/{said}")
 
 
 @pytest.mark.parametrize(

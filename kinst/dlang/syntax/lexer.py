@@ -144,11 +144,11 @@ _CHARACTER = re.compile(r"'((?:[^'\\\n]|\\[^\n])*)'")
 _DESCRIPTION = re.compile(r"[-$:a-zA-Z_.?*\\\[\]!@][-$:0-9a-zA-Z_.`?*\\\[\]!@]*")
 
 # Probe descriptions in the form of other tools: FUNCTION+OFFSET (or FUNCTION:+OFFSET), or
-# FUNCTION+OFFSET/SIZE as in a kernel's stack traces; and FILE:FUNCTION:LINE.
+# FUNCTION+OFFSET/SIZE as in a kernel's stack traces; FILE:FUNCTION:LINE and FILE:LINE.
 _PLUS_OFFSET = re.compile(
     r"(?<=[0-9a-zA-Z_:])\+(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:/0[xX][0-9a-fA-F]+)?"
 )
-_IN_FILE = re.compile(r"(?:kinst)?:*[-0-9a-zA-Z_./]+\.[chS]:[0-9a-zA-Z_.@]+:[0-9]+")
+_IN_FILE = re.compile(r"(?:kinst)?:*[-0-9a-zA-Z_./]+\.[chS]:(?:[0-9a-zA-Z_.@]+:|\*?:)?[0-9]+")
 _IN_NO_LINE = re.compile(r"(?:kinst)?:*[-0-9a-zA-Z_.]*/[-0-9a-zA-Z_./]+\.[chS]:[0-9a-zA-Z_.@]*:?")
 
 _OPERATORS = (
@@ -240,7 +240,7 @@ class Lexer:
         if match := _IN_NO_LINE.match(text, at):
             span = self._token("description", at, match.end()).span
             message = f"probe description {match.group()[:80]} has a file without a line"
-            form = "kinst:FILE:FUNCTION:LINE; kinst::FUNCTION: means all instructions of a function"
+            form = "FILE:LINE; kinst::FUNCTION: means all instructions of a function"
             raise DError(message, span, "D_PDESC_INVAL", f"the form is {form}")
         if match := _DESCRIPTION.match(text, at):
             offset = _PLUS_OFFSET.match(text, match.end())

@@ -150,7 +150,7 @@ _PLUS_OFFSET = re.compile(
     r"(?P<before>(?:[^:]*:)*)(?P<function>[^:+]+):?\+(?P<offset>\w+)(?:/\w+)?"
 )
 _IN_FILE = re.compile(
-    r"(?:kinst)?:*(?P<file>[-\w./]+\.[chS]):(?P<function>[\w.@]+):(?P<line>[0-9]+)"
+    r"(?:kinst)?:*(?P<file>[-\w./]+\.[chS]):(?:(?P<function>[\w.@]+):|\*?:)?(?P<line>[0-9]+)"
 )
 
 
@@ -199,14 +199,16 @@ def macro_hint(name: str) -> str:
 
 
 def plain_description(text: str) -> str:
-    """Rewrite a probe description of the form FUNCTION+OFFSET or FILE:FUNCTION:LINE as D writes it;
-    return any other description unchanged. FUNCTION:+OFFSET, and FUNCTION+0xOFFSET/0xSIZE, the form
-    of a kernel's stack traces, are rewritten as well.
+    """Rewrite a probe description of the form FUNCTION+OFFSET, FILE:FUNCTION:LINE or FILE:LINE as D
+    writes it; return any other description unchanged. FUNCTION:+OFFSET, and
+    FUNCTION+0xOFFSET/0xSIZE, the form of a kernel's stack traces, are rewritten as well.
 
     Args:
         text: the description, with macros already expanded.
     """
     if match := _IN_FILE.fullmatch(text):
+        if match["function"] is None:
+            return f"kinst::{match['file']}@{match['line']}:"
         file = match["file"].rpartition("/")[2]
         return f"kinst::{match['function']}:@{file}@{match['line']}"
     if match := _PLUS_OFFSET.fullmatch(text):

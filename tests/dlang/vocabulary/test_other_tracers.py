@@ -39,6 +39,10 @@ def refusal(text: str) -> DError:
         ("ext4:ext4_sync_file+4", ("kinst", "ext4", "ext4_sync_file", "4")),
         ("kinst:fs/read_write.c:vfs_read:467", ("kinst", "", "vfs_read", "@read_write.c@467")),
         ("fs/read_write.c:vfs_read:467", ("kinst", "", "vfs_read", "@read_write.c@467")),
+        ("fs/read_write.c:467", ("kinst", "", "fs/read_write.c@467", "")),
+        ("read_write.c:467", ("kinst", "", "read_write.c@467", "")),
+        ("kinst:fs/read_write.c::467", ("kinst", "", "fs/read_write.c@467", "")),
+        ("kinst:fs/read_write.c:*:467", ("kinst", "", "fs/read_write.c@467", "")),
     ],
 )
 def test_places_as_other_tools_write_them(written: str, meant: tuple[str, str, str, str]) -> None:
@@ -52,7 +56,7 @@ def test_a_file_without_a_line(written: str) -> None:
     with pytest.raises(DError) as caught:
         parse_option("n", f"{written} {{ @ = count(); }}")
     assert f"{written} has a file without a line" in caught.value.message
-    assert "the form is kinst:FILE:FUNCTION:LINE" in caught.value.hint
+    assert "the form is FILE:LINE" in caught.value.hint
 
 
 def test_members_of_freebsds_threads() -> None:
