@@ -9,9 +9,10 @@ Tested by tests/providers/test_sdt.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 
 from kinst.core.dtypes import DType, StructType
-from kinst.core.errors import KinstError
+from kinst.core.errors import AbsentError, KinstError
 from kinst.core.kernel import Found, Kernel, Provider
 from kinst.core.probe import ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import stability_of
@@ -70,6 +71,20 @@ class SdtProvider(Provider):
                     yield Found(probe, found, arguments=site.arguments, switch=site.switch)
         if refusal is not None and (plain or not some):
             raise refusal
+        if plain and not some and pattern.provider:
+            _check_exists(pattern, kernel)
+
+
+def _check_exists(pattern: ProbePattern, kernel: Kernel) -> None:
+    """Raise AbsentError if the kernel has no tracepoint like a description's but has one of the
+    same or of a similar name."""
+    subsystems = {one.name: one.subsystem for one in kernel.tracepoints("*")}
+    near = get_close_matches(pattern.name, subsystems, 3, 0.7)
+    if pattern.name in subsystems:
+        near = [pattern.name]
+    if near:
+        meant = " or ".join(f"{PROVIDER.name}:{subsystems[one]}::{one}" for one in near)
+        raise AbsentError(f'no tracepoint named "{pattern.name}"', f"did you mean {meant}?")
 
 
 def _site(site: TracepointSite, kernel: Kernel) -> Site | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from kinst.core.dtypes import INT, UINT8, VOID, FunctionType, PointerType, StructType
-from kinst.core.errors import KinstError
+from kinst.core.errors import AbsentError, KinstError
 from kinst.core.layout import ARGUMENT_SLOT
 from kinst.core.probe import Argument, ProbePattern
 from kinst.core.system import Tracepoint, TracepointSite
@@ -74,10 +74,23 @@ def test_a_refusal_is_told_where_nothing_else_is_meant(fields: tuple[str, ...]) 
 
 @pytest.mark.parametrize(
     "fields", [("", "", "", ""), ("fbt", "", "", "hit"), ("", "", "plain", "entry"),
-               ("sdt", "irq", "", "hit_too"), ("sdt", "", "plain", "hit")],
+               ("", "irq", "", "hit_too"), ("sdt", "", "plain", "hit"),
+               ("sdt", "", "", "unknown")],
 )  # fmt: skip
 def test_other_descriptions_mean_none(fields: tuple[str, ...]) -> None:
     assert not found(*fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "meant"),
+    [
+        (("sdt", "", "", "hit_to"), "sdt:sched::hit_too"),
+        (("sdt", "irq", "", "hit_too"), "sdt:sched::hit_too"),
+    ],
+)
+def test_a_name_like_that_of_a_tracepoint(fields: tuple[str, ...], meant: str) -> None:
+    with pytest.raises(AbsentError, match=rf"\(did you mean {meant}[?]"):
+        found(*fields)
 
 
 class Types:

@@ -11,10 +11,10 @@ from functools import cached_property
 from kinst.image.elf import Elf
 from kinst.image.function_table import FunctionTable
 from kinst.isa import name_of_machine
+from kinst.systems.linux.counterparts import counterpart_in
 from kinst.systems.linux.isafacts import facts_of
-from kinst.systems.linux.special_names import COUNTERPARTS, NEVER_RETURN
+from kinst.systems.linux.special_names import NEVER_RETURN
 from kinst.systems.linux.system import PADDING
-from kinst.systems.linux.system_calls import call_named
 from kinst.systems.linux.tables import KernelTables
 
 
@@ -40,7 +40,7 @@ class LinuxFile:
 
     def counterpart(self, name: str) -> str:
         layouts = facts_of(name_of_machine(self._elf.machine)).system_calls
-        return COUNTERPARTS.get(name) or call_named(name, self.functions, layouts)
+        return counterpart_in(self.functions, name, layouts)
 
     def dead_ends(self) -> Sequence[str]:
         return NEVER_RETURN

@@ -19,12 +19,6 @@ REGION_REASONS = {
     "init": "it is init code, which is freed at the end of boot: --boot traces it",
 }
 
-# For functions of FreeBSD's kernel that dtrace_kinst(4) has in its examples: Linux's counterparts.
-COUNTERPARTS = {
-    "vm_fault": "handle_mm_fault",
-    "amd64_syscall": "x64_sys_call, or __x64_sys_read and its like for one system call",
-}
-
 HOOKED = "kinst's own hook is there"
 _CLAUSE = "every probe's clause runs through it"
 _FTRACE = "it is ftrace's own code, which the kernel copies and rewrites"

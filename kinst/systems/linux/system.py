@@ -39,6 +39,7 @@ from kinst.image.elf_file import SHF_EXECINSTR, build_id_in
 from kinst.image.function_table import NO_FUNCTIONS, FunctionTable
 from kinst.image.variable_table import VariableTable
 from kinst.systems.linux.backtrace import by_frames, by_rules
+from kinst.systems.linux.counterparts import counterpart_in
 from kinst.systems.linux.facts import clock, gather, online_cpus
 from kinst.systems.linux.frames import FindFrames, Frames
 from kinst.systems.linux.ftrace import LEFT, Ftrace
@@ -47,9 +48,9 @@ from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.modules import LinuxModules, Module, ModuleRules
 from kinst.systems.linux.page_allocator import allocator
 from kinst.systems.linux.refusals import KernelRules
-from kinst.systems.linux.special_names import COUNTERPARTS, NEVER_RETURN
+from kinst.systems.linux.special_names import NEVER_RETURN
 from kinst.systems.linux.static_keys import StaticKeys
-from kinst.systems.linux.system_calls import call_named, calls_of_kernel, result_sites
+from kinst.systems.linux.system_calls import calls_of_kernel, result_sites
 from kinst.systems.linux.tables import KernelTables
 from kinst.systems.linux.tracepoints import LinuxTracepoints
 from kinst.systems.linux.waiting import waits_in
@@ -309,7 +310,7 @@ class Linux:
         return frozenset(self._tables.fatal_bugs.tolist())
 
     def counterpart(self, name: str) -> str:
-        return COUNTERPARTS.get(name) or call_named(name, self.table, self._arch.system_calls)
+        return counterpart_in(self.table, name, self._arch.system_calls)
 
     def dead_ends(self) -> Sequence[str]:
         return NEVER_RETURN
