@@ -62,7 +62,7 @@ def start(
     try:
         report.stage("start")
         location = target.bring_up(report.say)
-        if text := target.describe():
+        if not request.list_probes and (text := target.describe()):
             report.detail(f"kinst: {text}")
         return _identified(target, location, request, files, report)
     except BaseException:

@@ -1,8 +1,10 @@
-"""Machine.dump(): the value after each stage as text, on the fake machine."""
+"""The value after each stage as text (Machine.dump()), and what a started machine says, on the fake
+machine."""
 
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -10,6 +12,7 @@ import kinst
 from kinst import api
 from kinst.api.machine import DUMP_STAGES
 from kinst.core.options import MachineOptions
+from kinst.session.report import Report
 from kinst.session.request import Request
 from tests.fake.fake_machine import FakeMachine
 from tests.fake.fake_tracing import found_by_name
@@ -49,3 +52,15 @@ def test_the_plan_of_a_program_that_needs_no_kernel_is_empty() -> None:
     with kinst.host() as machine:
         assert machine.dump("BEGIN { exit(0); }", "plan") == ""
         assert re.search(r"define .*\(", machine.dump("BEGIN { exit(0); }", "ir"))
+
+
+def test_a_listing_does_not_say_how_the_machine_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeMachine, "describe", lambda self: "how the machine runs")
+    machine = FakeMachine("amd64")
+    for list_probes in (True, False):
+        said: list[str] = []
+        asked = Request(MachineOptions(debug=str(machine.file)), list_probes=list_probes)
+        report = Report(said.append, lambda _what, _part: None, time.monotonic(), verbose=True)
+        with found_by_name(machine), api.Machine(asked, report=report) as opened:
+            opened.start()
+        assert ("kinst: how the machine runs" in said) is not list_probes

@@ -34,6 +34,7 @@ SILENCE = 8.0  # seconds; see Accelerator
 # Errors that pass without a boot of the host: another hypervisor has the processor, or memory is
 # short.
 _PASSING = tuple(os.strerror(number) for number in (errno.EBUSY, errno.ENOMEM))
+FAILED = "a guest did not come up under KVM"
 _NOT_TRIED = "no guest has been started under KVM since this host's boot"
 
 
@@ -44,6 +45,7 @@ class Accelerator:
     Attributes:
         name: KVM or TCG.
         reason: why this accelerator was chosen, for the user.
+        failure: how a guest failed under KVM, if that is the reason; "" otherwise.
         required: whether the user has asked for this accelerator. Then kinst tries no other one if
             the guest does not come up.
         silence: seconds without output after which a guest that boots under KVM is taken to hang.
@@ -55,11 +57,19 @@ class Accelerator:
     required: bool = False
     silence: float = math.inf
     record: KvmRecord | None = None
+    failure: str = ""
 
     @property
     def text(self) -> str:
         """The accelerator and the reason, for the user."""
-        return f"{self.name.upper()}: {self.reason}"
+        failure = f": {self.failure}" if self.failure else ""
+        return f"{self.name.upper()}: {self.reason}{failure}"
+
+    @property
+    def short_text(self) -> str:
+        """The text without QEMU's words, which are long."""
+        hint = " (kinst --version -v says why)" if self.failure else ""
+        return f"{self.name.upper()}: {self.reason}{hint}"
 
     @property
     def falls_back(self) -> bool:
@@ -163,7 +173,7 @@ def choose(
     record = None if cache is None else KvmRecord(cache, isa.board, kernel)
     outcome = record.outcome() if record is not None else None
     if outcome and not options.accel:
-        return Accelerator(TCG, f"a guest did not come up under KVM: {outcome}")
+        return Accelerator(TCG, FAILED, failure=outcome)
     proved = outcome == ""
     reason = "a guest has come up under it since this host's boot" if proved else _NOT_TRIED
     silence = math.inf if proved or options.accel else SILENCE

@@ -26,7 +26,7 @@ from kinst.machines.vm import ABILITIES
 from kinst.machines.vm.accelerators import KVM, TCG
 from kinst.machines.vm.files import Share, in_surroundings
 from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
-from kinst.machines.vm.kvm import Accelerator
+from kinst.machines.vm.kvm import FAILED, Accelerator
 from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error, prepare_line
 from kinst.machines.vm.warm import Loading, warm_start
 from kinst.wire.other_process import OtherProcess
@@ -146,7 +146,7 @@ class Vm(Guest):
         return replace(ABILITIES, code_table=JUMP_CACHE, watches=watches)
 
     def describe(self) -> str:
-        return f"the guest runs under {self._accelerator.text}"
+        return f"the guest runs under {self._accelerator.short_text}"
 
     def _come_up(self, say: Callable[[str], None]) -> None:
         if not self._continues(say):
@@ -167,7 +167,7 @@ class Vm(Guest):
         say(f"kinst: under KVM, {reason}; starting the guest again under TCG")
         self.qemu.close()
         record = self._accelerator.record
-        self._accelerator = Accelerator(TCG, f"under KVM, {reason}")
+        self._accelerator = Accelerator(TCG, FAILED, failure=reason)
         self._config = replace(self._config, accel=TCG)
         self.abilities = self._abilities_when_up()
         self._warm = warm_start(self._config, self._board)

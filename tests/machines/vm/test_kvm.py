@@ -115,7 +115,10 @@ def test_a_guest_that_did_not_come_up_counts_for_its_kernel(
 ) -> None:
     KvmRecord(tmp_path, ISA.board, kernel).failed("failed to set MSR 0x10a")
     chosen = choose(ISA, NONE, kernel, tmp_path, device)
-    assert chosen.name == "tcg" and "MSR 0x10a" in chosen.reason
+    assert chosen.name == "tcg" and "MSR 0x10a" in chosen.text
+    assert chosen.short_text == (
+        "TCG: a guest did not come up under KVM (kinst --version -v says why)"
+    )
     assert choose(ISA, ASKED, kernel, tmp_path, device).name == "kvm"
     other = tmp_path / "other"
     other.touch()
@@ -244,11 +247,14 @@ def test_what_fails_under_kvm_is_started_under_tcg(
         assert vm.bring_up(messages.append).text
         (message,) = [text for text in messages if "hung during boot" not in text]
         assert said in message and "again under TCG" in message
-        assert vm.describe().startswith("the guest runs under TCG: ") and said in vm.describe()
+        assert vm.describe() == (
+            "the guest runs under TCG: a guest did not come up under KVM"
+            " (kinst --version -v says why)"
+        )
         assert vm.abilities.code_table is not None
         vm.prepare_command("echo up")
     later = choose(ISA, NONE, prepared.kernel, tmp_path, device)
-    assert later.name == "tcg" and said in later.reason
+    assert later.name == "tcg" and said in later.text
 
 
 @pytest.mark.vm
