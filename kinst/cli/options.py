@@ -256,11 +256,18 @@ def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
 
 
 def _with_values(argv: Sequence[str], options: Mapping[str, Option]) -> list[str]:
-    """Return the words with "=" appended to each option whose optional value is left out, because
-    getopt does not know optional values."""
+    """Return the words with "=" after each option whose value is optional, because getopt does not
+    know optional values. The next word is the option's value if it is one of the words that the
+    option takes (--vm arm64)."""
     end = argv.index("--") if "--" in argv else len(argv)
-    optional = {option.name for option in options.values() if option.optional}
-    return [f"{word}=" if word in optional else word for word in argv[:end]] + [*argv[end:]]
+    optional = {option.name: option for option in options.values() if option.optional}
+    words: list[str] = []
+    for word, before in zip(argv[:end], ("", *argv), strict=False):
+        if before in optional and word in optional[before].words:
+            words[-1] += word
+        else:
+            words.append(f"{word}=" if word in optional else word)
+    return [*words, *argv[end:]]
 
 
 class _Words:

@@ -339,6 +339,7 @@ def test_the_last_argument_must_be_used() -> None:
     found = error("BEGIN { trace($1); }", Macros(("k", "1", "two")))
     assert found.tag == "D_MACRO_UNUSED"
     assert found.message == "extraneous argument 'two' ($2 is not referenced)"
+    assert found.hint == "a command goes to -c, in quotes: -c 'wc /etc/passwd'"
 
 
 @pytest.mark.parametrize(

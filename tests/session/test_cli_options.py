@@ -26,6 +26,9 @@ def test_vm_takes_an_optional_isa() -> None:
     vm = parse(["--vm", "-l"]).request.machine
     assert (vm.kind, vm.isa) == ("vm", "")
     assert parse(["--vm=arm64"]).request.machine.isa == "arm64"
+    assert parse(["--vm", "arm64", "-l"]).request.machine.isa == "arm64"
+    beside = parse(["--vm", "vfs_read", "arm64"]).request
+    assert (beside.machine.isa, beside.arguments) == ("", ("vfs_read", "arm64"))
     assert parse([]).request.machine.kind == ""
     assert parse(["--", "--vm"]).request.arguments == ("--vm",)
 

@@ -119,7 +119,7 @@ class MacroUse:
                 f"extraneous argument '{self.macros.arguments[last]}' (${last} is not referenced)",
                 span,
                 "D_MACRO_UNUSED",
-                "-c takes the whole command in quotes: -c 'wc /etc/passwd'",
+                "a command goes to -c, in quotes: -c 'wc /etc/passwd'",
             )
 
 

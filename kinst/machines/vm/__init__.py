@@ -16,6 +16,7 @@ from kinst.core.layout import LEAF
 from kinst.core.machine import Abilities
 from kinst.core.machine_kind import MachineKind
 from kinst.core.options import Option, Rule
+from kinst.isa import names as isa_names
 from kinst.machines.vm.accelerators import KVM, TCG, says_accelerator
 from kinst.machines.vm.cpus import cpus_of, says_cpus
 
@@ -62,7 +63,7 @@ class BootedKind(MachineKind):
     name = "vm"
     option = Option(
         "--vm", "ISA", "trace a kernel that kinst boots in QEMU (the default); ISA: amd64 (as"
-        " without it), arm64, riscv64", "isa", optional=True,
+        " without it), arm64, riscv64", "isa", optional=True, words=isa_names(),
     )  # fmt: skip
     options = (
         Option("--initrd", "FILE", "initial RAM disk to boot with, instead of kinst's", "initrd"),
