@@ -545,7 +545,7 @@ class Machine:
             if refused := refused_told(enabled.enabled, machine.system):
                 self._report.say(f"kinst: {refused}")
             return list_names(enabled.enabled, machine.kernel)
-        about = partial(probe_stability, providers=load_all(), types=program.compiled.types)
+        about = partial(probe_stability, providers=load_all(), compiled=program.compiled)
         if self._started is None:
             return list_on_host(enabled.enabled, about)
         workspace = self._started.workspace

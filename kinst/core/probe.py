@@ -63,11 +63,13 @@ class LibraryProbe:
         name: the full name of the library's probe, without a function.
         alone: whether the program names this probe; False if a glob of the program matches it.
         function: glob of the kernel functions in which the probe is to fire; "" for all.
+        types: types of the probe's args[], as the library declares them.
     """
 
     name: ProbeName
     alone: bool = True
     function: str = ""
+    types: tuple[str, ...] = ()
 
     def named(self, name: ProbeName, site: Site | None) -> ProbeName | None:
         """Return the name that a probe of another provider gets when the library's probe is

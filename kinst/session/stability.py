@@ -11,7 +11,7 @@ from dataclasses import replace
 from kinst.core.dtypes import DType
 from kinst.core.errors import KinstError
 from kinst.core.kernel import Provider
-from kinst.core.probe import ProbeName, ProbePattern
+from kinst.core.probe import LibraryProbe, ProbeName, ProbePattern
 from kinst.core.stability import (
     ANY,
     OF_LIBRARIES,
@@ -21,7 +21,6 @@ from kinst.core.stability import (
     least,
     of_description,
 )
-from kinst.core.types import TypeSource
 from kinst.dlang.check.stability import check_minimum, declared_stability, of_clause
 from kinst.providers import FIRST_ID, argument_types, listed
 from kinst.session.compiled import Compiled, ProbeStability, ProgramStability
@@ -83,18 +82,20 @@ def program_stability(
 
 
 def probe_stability(
-    name: ProbeName | ProbePattern,
-    providers: Mapping[str, Provider],
-    types: TypeSource | None,
+    name: ProbeName | ProbePattern, providers: Mapping[str, Provider], compiled: Compiled
 ) -> ProbeStability:
     """Return the stability attributes of a probe, and the types of its arguments.
 
     Args:
-        types: the types of the kernel; None if they are not known.
+        compiled: a program one of whose descriptions matches the probe.
     """
     pattern = ProbePattern(name.provider, name.module, name.function, name.name)
-    pattern = separated(pattern)
+    pattern = replace(separated(pattern), library=_library_of(pattern, compiled))
     stability = _of_provider(pattern, providers)
+    if pattern.library is not None:
+        described = of_description(pattern, stability)
+        return ProbeStability(described, stability.args, pattern.library.types)
+    types = compiled.types
     found: Sequence[DType] = ()
     if types is not None:
         try:
@@ -103,6 +104,19 @@ def probe_stability(
             found = ()
     shown = tuple(str(t) for t in found)
     return ProbeStability(of_description(pattern, stability), stability.args, shown)
+
+
+def _library_of(pattern: ProbePattern, compiled: Compiled) -> LibraryProbe | None:
+    """Return the probe of a D library that a description names; None if it names none.
+
+    Args:
+        compiled: the program that has the description.
+    """
+    named = (pattern.provider, pattern.name)
+    libraries = (one.library for one in compiled.patterns)
+    return next(
+        (one for one in libraries if one and (one.name.provider, one.name.name) == named), None
+    )
 
 
 def description_stability(
@@ -114,4 +128,4 @@ def description_stability(
         for clause in compiled.tree.clauses
         for one in clause.descriptions
     ]
-    return tuple((p, probe_stability(p, providers, compiled.types)) for p in patterns)
+    return tuple((p, probe_stability(p, providers, compiled)) for p in patterns)

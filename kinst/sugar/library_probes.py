@@ -35,6 +35,7 @@ from kinst.core.probe import LibraryProbe, ProbeName
 from kinst.core.types import KERNEL, TypeSource
 from kinst.dlang.check.library import provider_of
 from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.unparse import unparse_type
 from kinst.dlang.types.conversions import same
 from kinst.dlang.types.program_types import Types
 from kinst.dlang.vocabulary.type_names import STARTS_TYPE
@@ -208,6 +209,7 @@ class LibraryProbes:
             marked: the library's probe, under whose name the new clause fires.
         """
         body = _Body(marked.name, probe)
+        marked = replace(marked, types=body.types)
         predicate = None if clause.predicate is None else body.of(clause.predicate)
         if probe.predicate is not None:
             own = body.inputs(probe.predicate)
@@ -333,6 +335,11 @@ class _Body:
         }
         outputs = probe.outputs if probe.outputs is not None else probe.inputs
         self._outputs = outputs.parameters
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types of the library's probe's args[], as D writes them."""
+        return tuple(unparse_type(one.type) for one in self._outputs)
 
     def of(self, node: tree.ExprNode) -> tree.ExprNode:
         """Return an expression of the clause in which args[N] and arg0 to arg9 are replaced by the

@@ -96,23 +96,23 @@ def _variable(item: tree.DeclarationNode) -> str:
     whole = derived and not isinstance(derived[-1], tree.PointerNode)
     text = _declarator(item.type, f"({item.name})" if whole else item.name)
     if item.keys is not None:
-        text += f"[{', '.join(map(_type, item.keys))}]"
+        text += f"[{', '.join(map(unparse_type, item.keys))}]"
     elif item.length is not None:
         text += f"[{unparse_expression(item.length)}]"
     return text
 
 
 def _inline(item: tree.InlineNode) -> str:
-    text = f"inline {_type(item.type, item.name)}"
+    text = f"inline {unparse_type(item.type, item.name)}"
     if item.parameters is not None:
-        text += f"[{', '.join(_type(p.type, p.name) for p in item.parameters)}]"
+        text += f"[{', '.join(unparse_type(p.type, p.name) for p in item.parameters)}]"
     return f"{text} = {unparse_expression(item.value)};\n"
 
 
 def _translator(item: tree.TranslatorNode) -> str:
     lines = [f"\t{one.name} = {_expr(one.value, ASSIGN)};\n" for one in item.members]
-    source = _type(item.source, item.parameter)
-    return f"translator {_type(item.type)} < {source} > {{\n{''.join(lines)}}};\n"
+    source = unparse_type(item.source, item.parameter)
+    return f"translator {unparse_type(item.type)} < {source} > {{\n{''.join(lines)}}};\n"
 
 
 def _provider(item: tree.ProviderNode) -> str:
@@ -135,7 +135,7 @@ def _prototype(item: tree.PrototypeNode) -> str:
 
 
 def _parameter(parameter: tree.ParameterNode) -> str:
-    text = _type(parameter.type, parameter.name)
+    text = unparse_type(parameter.type, parameter.name)
     return text if parameter.value is None else f"{text} = {_expr(parameter.value, TERNARY)}"
 
 
@@ -193,17 +193,20 @@ def _with_strength(expr: tree.ExprNode) -> tuple[str, int]:
         case tree.PrefixNode():
             return _prefix(expr), PREFIX_STRENGTH
         case tree.CastNode():
-            return f"({_type(expr.type)}){_expr(expr.operand, PREFIX_STRENGTH)}", PREFIX_STRENGTH
+            return (
+                f"({unparse_type(expr.type)}){_expr(expr.operand, PREFIX_STRENGTH)}",
+                PREFIX_STRENGTH,
+            )
         case tree.TypedNode():
             shown = spelled(PointerType(expr.type) if expr.pointer else expr.type)
             return f"({shown}){_expr(expr.operand, PREFIX_STRENGTH)}", PREFIX_STRENGTH
         case tree.OffsetOfNode():
-            return f"offsetof({_type(expr.type)}, {expr.member})", _PRIMARY
+            return f"offsetof({unparse_type(expr.type)}, {expr.member})", _PRIMARY
         case tree.XlateNode():
             operand = unparse_expression(expr.operand)
-            return f"xlate < {_type(expr.type)} > ({operand})", _PRIMARY
+            return f"xlate < {unparse_type(expr.type)} > ({operand})", _PRIMARY
         case tree.SizeofTypeNode():
-            return f"sizeof ({_type(expr.type)})", PREFIX_STRENGTH
+            return f"sizeof ({unparse_type(expr.type)})", PREFIX_STRENGTH
         case tree.InfixNode():
             return _infix(expr), INFIX[expr.op]
         case tree.AssignmentNode():
@@ -236,7 +239,7 @@ def _list(arguments: tuple[tree.ExprNode, ...]) -> str:
     return ", ".join(_expr(a, ASSIGN) for a in arguments)
 
 
-def _type(type_: tree.TypeNode, name: str = "") -> str:
+def unparse_type(type_: tree.TypeNode, name: str = "") -> str:
     """Return a type with a declared name as C writes it: int (*name)[4]."""
     return _spaced(_base(type_), _declarator(type_, name))
 
@@ -282,7 +285,10 @@ def _declarator(type_: tree.TypeNode, name: str) -> str:
         if isinstance(derivation, tree.ArrayNode):
             text += f"[{'' if derivation.count is None else _expr(derivation.count, TERNARY)}]"
         else:
-            taken = [*map(_type, derivation.parameters), *(["..."] if derivation.variadic else [])]
+            taken = [
+                *map(unparse_type, derivation.parameters),
+                *(["..."] if derivation.variadic else []),
+            ]
             text += f"({', '.join(taken) or 'void'})"
     outer = type_.derived and isinstance(type_.derived[0], tree.PointerNode)
     return "*" * type_.stars + (f"({text})" if outer else text)
