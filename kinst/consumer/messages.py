@@ -208,7 +208,7 @@ def fault_event(entry: FaultEntry, probe: Probe, slot: int, cpus: int, reason: s
         slot: the CPU slot of the fault.
         cpus: number of CPUs of the target. Slots 0 to cpus - 1 are these CPUs; slot `cpus` is the
             host's.
-        reason: what may have made the clause's operation illegal; "" if that is not known.
+        reason: what may have made the clause fail; "" if that is not known.
     """
     kind, words = _FAULTS.get(entry.kind, ("unknown", "unknown fault"))
     if entry.kind in (FAULT_BADADDR, FAULT_BADALIGN):
@@ -218,7 +218,7 @@ def fault_event(entry: FaultEntry, probe: Probe, slot: int, cpus: int, reason: s
         f"dtrace: error on enabled probe ID {entry.epid} (ID {probe.id}: {probe.name}):"
         f" {words} in {where}"
     )
-    if reason and entry.kind == FAULT_ILLOP:
+    if reason:
         text += f" ({reason})"
     cpu = slot if slot < cpus else None
     return Fault(text, entry.epid, probe, entry.action, kind, entry.value, cpu, entry.time)

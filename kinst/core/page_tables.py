@@ -114,6 +114,9 @@ class Paging(ABC):
     # Reach of a direct branch in bytes, less a margin: the largest distance between a kernel's text
     # and its scratch.
     REACH: int = 0
+    # End of the addresses that user programs have on every CPU of the instruction set; 0 if kinst
+    # does not know it.
+    USER_END: int = 0
     # Whether free_slots() includes slots whose tables make_leaf() would have to add.
     FREE_IN_NEW_TABLES: bool = False
 

@@ -16,11 +16,13 @@ from kinst.consumer.dynvars import Cleaner
 from kinst.consumer.faults import PlacedFault
 from kinst.consumer.interpreter import Interpreter
 from kinst.consumer.messages import fault_event, lost_events, lost_faults
-from kinst.consumer.rings import Chunk, RingReader, Rings
+from kinst.consumer.rings import Chunk, FaultEntry, RingReader, Rings
 from kinst.consumer.schema import Schema
 from kinst.consumer.symbols import Names
 from kinst.core.layout import (
     ARGUMENT_NONE,
+    FAULT_BADADDR,
+    FAULT_ILLOP,
     HEADER_ACTIVE,
     HEADER_NSPEC,
     HEADER_SPECSIZE,
@@ -38,6 +40,8 @@ from kinst.session.report import Report
 from kinst.session.values import EnabledSite, PlacedProgram, TracePlan
 
 NO_RESULT = "arg1 is not known where the function ends in a jump to another function"
+USER_ADDRESS = "a user program's address: copyin() and copyinstr() read its memory"
+_NULL_END = 1 << 16  # a lower address is rather that of a member of a structure at NULL
 SLOW_SECONDS = 0.5  # a client that takes longer for one event is slow
 PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
 FIRST_SECONDS = 0.005  # until the first record, which a user waits for
@@ -94,6 +98,7 @@ class TraceRecords:
         before: TraceRecords | None,
         gather: Callable[[], None] | None,
         besides: Callable[[], None],
+        user_end: int = 0,
     ) -> None:
         """Prepare to read what a plan's clauses will write.
 
@@ -104,6 +109,7 @@ class TraceRecords:
             gather: copies the counters to scratch; None if CPUs count in scratch.
             besides: called by the thread that reads the rings, each time that it has read them;
                 restores the kernel's text if the trace must end.
+            user_end: end of the addresses that user programs have; 0 if it is not known.
         """
         placed, parts, compiled = plan.placed, plan.placement, plan.compiled
         options = compiled.options
@@ -113,6 +119,8 @@ class TraceRecords:
         self._view, self._scratch = placed.memory.view, placed.scratch
         self._epids = {e.epid + k: e.probe for e in parts.running for k in range(len(e.clauses))}
         self._without_result = epids_without_result(parts.running, compiled.program)
+        self._copying = epids_that_copy(parts.running, compiled.program)
+        self._user_end = user_end
         self._error = parts.error.probe
         self._rings = Rings(self._view, self._scratch)
         cleaner = Cleaner(self._view, self._scratch, placed.layout.dynamic, options.cleanrate)
@@ -246,8 +254,7 @@ class TraceRecords:
         cpus, faults = self._scratch.cpus, []
         for one in entries:
             probe = self._epids.get(one.epid, self._error)
-            reason = NO_RESULT if one.epid in self._without_result else ""
-            event = fault_event(one, probe, slot, cpus, reason)
+            event = fault_event(one, probe, slot, cpus, self._reason(one, probe))
             faults.append(PlacedFault(slot, one.head, one.time, event))
         if more:
             lost = lost_faults(more, slot, cpus)
@@ -255,6 +262,28 @@ class TraceRecords:
             head, when = (faults[0].head, faults[0].time) if faults else (0, 0)
             faults.insert(0, PlacedFault(slot, head, when, lost))
         return faults
+
+    def _reason(self, fault: FaultEntry, probe: Probe) -> str:
+        """Return what made a clause of a probe fail, in words for the user; "" if that is not
+        known.
+        """
+        if fault.kind == FAULT_ILLOP and fault.epid in self._without_result:
+            return NO_RESULT
+        if fault.kind != FAULT_BADADDR or probe.site is None or fault.epid in self._copying:
+            return ""
+        return USER_ADDRESS if _NULL_END <= fault.value < self._user_end else ""
+
+
+def epids_that_copy(enabled: Iterable[EnabledSite], program: typed.TypedProgram) -> frozenset[int]:
+    """Return the epids of clauses that read or write user memory: by copyin() or the like."""
+    copying = {
+        clause.index
+        for clause in program.clauses
+        if any(one.name.startswith("copy") for one in find(clause, typed.Subroutine))
+    }
+    return frozenset(
+        e.epid + k for e in enabled for k, clause in enumerate(e.clauses) if clause in copying
+    )
 
 
 def epids_without_result(

@@ -113,7 +113,7 @@ class RunningTrace:
         self._is_first, self._more = before is None, more
         self._records: TraceRecords = TraceRecords(
             plan, tracee.names, report, before._records if before is not None else None,
-            tracee.gather, self._attend,
+            tracee.gather, self._attend, tracee.user_end,
         )  # fmt: skip
         self.schema = self._records.schema
         self._ticks = Timers()  # fired in kinst

@@ -57,6 +57,7 @@ class Tracee(Protocol):
         has_fired: whether a stop-planted probe has fired.
         passer: id of a process of kinst in the guest in which clauses do not fire; 0 if there is
             none.
+        user_end: end of the addresses that user programs have; 0 if it is not known.
     """
 
     names: Names
@@ -64,6 +65,7 @@ class Tracee(Protocol):
     is_guest: bool
     is_booting: bool
     has_fired: bool
+    user_end: int
 
     @property
     def passer(self) -> int: ...
@@ -157,7 +159,7 @@ class HostAlone:
     gather = None
     command_status = 0
     is_guest = is_booting = has_fired = False
-    passer = 0
+    passer = user_end = 0
 
     def __init__(self, plan: TracePlan, isa: Isa) -> None:
         fill(plan)
@@ -221,6 +223,7 @@ class PlantedMachine:
         self.names = names_of(machine)
         self.command_status = 0
         self.is_guest = machine.target.helpers is not None
+        self.user_end = machine.isa.paging.USER_END
         self.is_booting = machine.target.abilities.traces_boot
         self.has_fired = False
         # A machine that kinst has booted reports a panic by itself, with the console's last lines.

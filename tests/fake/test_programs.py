@@ -147,6 +147,21 @@ def test_a_bad_address_is_a_fault_and_the_kernel_goes_on(isa: str, way: str) -> 
     assert len(told) == 2
 
 
+@both
+def test_a_user_address_is_told(isa: str, way: str) -> None:
+    """The message for another address, and for one near NULL, has no such hint."""
+    program = "fbt::probe_byte:entry { trace(*(char *)arg0); }"
+    calls = [Call("probe_byte", (at,)) for at in (0x179C48F0, 8, 0xFFFF_FFFF_0000_0000 - 1)]
+    said = run(isa, program, calls, way).said
+    told = {text.partition("invalid address ")[2] for text in said if "invalid address" in text}
+    hint = " (a user program's address: copyin() and copyinstr() read its memory)"
+    assert told == {
+        f"(0x179c48f0) in action #1{hint}",
+        "(0x8) in action #1",
+        "(0xfffffffeffffffff) in action #1",
+    }
+
+
 def test_an_instruction_that_faults_on_purpose_may_be_planted(isa: str) -> None:
     """The displaced copy faults at another address; kinst tells that address to the kernel's
     search for a fix-up."""

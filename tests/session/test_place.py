@@ -11,6 +11,7 @@ import pytest
 
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.codegen.site_work import counted_entries, exits_in
+from kinst.codegen.subroutines import prototypes
 from kinst.core.errors import KinstError, ScratchUsedUpError
 from kinst.core.layout import (
     ARGUMENT_CONSTANT,
@@ -28,7 +29,7 @@ from kinst.dlang.vocabulary.d_options import Options
 from kinst.patch.ways import PlantRules
 from kinst.session.counters import map_counters
 from kinst.session.place import lay_out_scratch
-from kinst.session.records import epids_without_result, is_active, set_active
+from kinst.session.records import epids_that_copy, epids_without_result, is_active, set_active
 from kinst.session.scratch import ScratchPool, data_reserved, pool_size
 from kinst.session.sizes import counters_room, sizes_of
 from kinst.session.values import (
@@ -238,3 +239,11 @@ def test_clauses_that_read_a_result_that_is_not_known() -> None:
     for other in (at("return", plain), at("entry", jump), at("return", jump, "kinst")):
         assert epids_without_result([other], program) == frozenset()
     assert epids_without_result([at("return", jump[:1])], program) == frozenset()
+
+
+def test_clauses_that_read_user_memory() -> None:
+    """Their bad addresses are not explained as addresses that only copyin() reads."""
+    text = "{ trace(*(int *)arg1); } fbt::f:entry { trace(copyinstr(arg1)); }"
+    environment = Environment({}, subroutines=prototypes())
+    _, program = compile_text(f"fbt::f:entry {text}", "t", environment=environment)
+    assert epids_that_copy([enabled(10, (1, 0)), enabled(20, (0,))], program) == {10}

@@ -46,6 +46,7 @@ class Amd64Paging(Paging):
     """The page table format of amd64; implements Paging (core/page_tables.py)."""
 
     REACH = (1 << 31) - (1 << 20)
+    USER_END = 1 << 47  # lower half of what four levels of tables map (SDM vol. 3, 4.5)
 
     def root_of(self, registers: Mapping[str, int]) -> Root:
         """Return the root of the kernel's page tables: the address in cr3, without PCID. If the CPU

@@ -97,6 +97,7 @@ class Arm64Paging(Paging):
     """The page table format of arm64; implements Paging (core/page_tables.py)."""
 
     REACH = (128 << 20) - (1 << 20)
+    USER_END = 1 << 48  # of TTBR0_EL1 with T0SZ 16 (Arm ARM, D8.2)
     FREE_IN_NEW_TABLES = True  # with KASLR the image may lie at the edge of a gigabyte
 
     def root_of(self, registers: Mapping[str, int]) -> Root:

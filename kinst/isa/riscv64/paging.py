@@ -49,6 +49,7 @@ class Riscv64Paging(Paging):
     """The page table format of riscv64; implements Paging (core/page_tables.py)."""
 
     REACH = (1 << 31) - (1 << 20)  # of auipc and jalr
+    USER_END = 1 << 47  # lower half of Sv48 (privileged architecture, "Sv48")
 
     def root_of(self, registers: Mapping[str, int]) -> Root:
         """Return the root of the page tables, by satp; the kernel's half of them is the same in

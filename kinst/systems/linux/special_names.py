@@ -107,11 +107,13 @@ NOTIFIED_REASONS = {
     "hw_breakpoint_exceptions_notify": _NOTIFIED,
 }
 
-# Functions of Linux that do not return to their caller.
+# Functions that never return to their caller (tools/objtool/noreturns.h of Linux 5.10 to 7.3, those
+# that traced code may call). nmi_panic() is not among them: it returns if its CPU is in panic().
 NEVER_RETURN = (
-    "panic", "nmi_panic", "do_exit", "do_group_exit", "do_task_dead", "make_task_dead",
-    "kthread_exit", "kthread_complete_and_exit", "__module_put_and_kthread_exit",
-    "rewind_stack_and_make_dead", "__stack_chk_fail", "fortify_panic", "usercopy_abort",
-    "stop_this_cpu", "cpu_startup_entry", "machine_real_restart", "snp_abort",
-    "sev_es_terminate", "__invalid_creds",
+    "panic", "nmi_panic_self_stop", "do_exit", "do_group_exit", "do_task_dead", "make_task_dead",
+    "kthread_exit", "kthread_complete_and_exit", "complete_and_exit",
+    "__module_put_and_kthread_exit", "__module_put_and_exit", "rewind_stack_and_make_dead",
+    "rewind_stack_do_exit", "__stack_chk_fail", "__fortify_panic", "fortify_panic",
+    "__ubsan_handle_builtin_unreachable", "usercopy_abort", "stop_this_cpu", "cpu_startup_entry",
+    "machine_real_restart", "snp_abort", "sev_es_terminate", "__invalid_creds",
 )  # fmt: skip

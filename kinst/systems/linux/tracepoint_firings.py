@@ -46,6 +46,7 @@ from kinst.core.isa import Isa
 from kinst.core.probe import Argument, Function
 from kinst.core.symbolic_run import WORD, SymbolicRun, number
 from kinst.core.words import COLD
+from kinst.systems.linux.special_names import NEVER_RETURN
 from kinst.systems.linux.static_keys import KeySite
 
 KERNEL = "vmlinux"  # the module that is the kernel proper
@@ -54,15 +55,6 @@ _MOST_STEPS_BEFORE = 30_000  # instructions of all paths to one site
 # In the names of code that the linker has moved out of functions and that jumps back, such as
 # e843419@... for an erratum of the Cortex-A53. No name of C has it.
 _LINKER = "@"
-# Functions that the compiler knows never to return (tools/objtool/noreturns.h of Linux 5.10 to 7.3,
-# those that code with tracepoints may call).
-_NEVER_RETURN = frozenset((
-    "__stack_chk_fail", "panic", "nmi_panic_self_stop", "__fortify_panic", "fortify_panic",
-    "__ubsan_handle_builtin_unreachable", "do_exit", "do_group_exit", "make_task_dead",
-    "rewind_stack_and_make_dead", "rewind_stack_do_exit", "kthread_exit",
-    "kthread_complete_and_exit", "complete_and_exit", "__module_put_and_kthread_exit",
-    "__module_put_and_exit", "usercopy_abort", "machine_real_restart", "do_task_dead",
-))  # fmt: skip
 _FURTHEST = 100  # instructions from a load to the call
 
 
@@ -293,7 +285,7 @@ class TracepointFirings:
         if flow.kind != "call" or flow.target is None:
             return False
         called = self._function_at(flow.target)
-        return called is not None and called.name in _NEVER_RETURN
+        return called is not None and called.name in NEVER_RETURN
 
     def _reached(self, site: KeySite, sites: Mapping[int, KeySite]) -> set[int]:
         """Return the addresses of all code that can run after a site while the key is off."""
