@@ -32,6 +32,7 @@ from kinst.views.call_tracing import (
     Unfollowed,
     arguments_text,
     calls_found,
+    declared_at,
     finding_program,
     found_functions,
     inlined_parts,
@@ -230,7 +231,8 @@ def _traced(
         names |= new
         call = _followed(machine, follower, root, condition, names, refused)
     root_call = call.tree.root
-    with_inlined(root_call, call.parts)
+    parts = call.parts
+    with_inlined(root_call, parts)
     _say_left_out(call, refused)
     prototype = cache(machine.prototype)
 
@@ -241,7 +243,8 @@ def _traced(
         return result_text(one.result, prototype(*one.function))
 
     heading = _heading(root[1], call.caller, calls_found(first.aggregations, root), whole=whole)
-    return heading + tree_text(root_call, arguments, result), call.status
+    text = tree_text(root_call, arguments, result, lambda one: declared_at(one.function, parts))
+    return heading + text, call.status
 
 
 def _heading(function: str, caller: CallingThread | None, seen: int, *, whole: bool) -> str:

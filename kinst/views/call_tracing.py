@@ -296,6 +296,14 @@ def inlined_parts(
     }
 
 
+def declared_at(function: FunctionKey, parts: InlinedParts) -> str:
+    """Return the source file and line of a function if several functions of its module have its
+    name (NAME@1); "" for other functions, and if no debug information tells it."""
+    if "@" not in function[1]:
+        return ""
+    return next((f"{one.file}:{one.line}" for one in parts.get(function, ()) if one.file), "")
+
+
 def arguments_text(values: Sequence[int], prototype: FunctionType | None) -> str:
     """Return the arguments of a call as text, by the types of the function's parameters; "" if the
     prototype is not known.

@@ -269,6 +269,7 @@ def tree_text(
     root: Call,
     arguments: Callable[[Call], str],
     result: Callable[[Call], str],
+    declared_at: Callable[[Call], str] = lambda _: "",
 ) -> str:
     """Return a call tree as text in the manner of dtrace -F: a line for each entry and each return.
 
@@ -276,21 +277,28 @@ def tree_text(
         root: the outermost call.
         arguments: returns the text of a call's arguments.
         result: returns the text of a call's result; "" if there is no result.
+        declared_at: returns the source file and line of a called function whose name is not enough;
+            "" for other functions.
     """
-    return HEADER + "".join(f"{row}\n" for row in _rows(root, 0, arguments, result))
+    return HEADER + "".join(f"{row}\n" for row in _rows(root, 0, arguments, result, declared_at))
 
 
 def _rows(
-    call: Call, indent: int, arguments: Callable[[Call], str], result: Callable[[Call], str]
+    call: Call,
+    indent: int,
+    arguments: Callable[[Call], str],
+    result: Callable[[Call], str],
+    declared_at: Callable[[Call], str],
 ) -> Iterator[str]:
     name = call.function[1]
     place = f"{call.cpu:3d} {' ' * indent}"
     if call.inlined:
         yield f"{place}-> {name} [inlined]"
     else:
-        yield f"{place}-> {name}({arguments(call)})"
+        where = declared_at(call)
+        yield f"{place}-> {name}({arguments(call)}){f' [{where}]' if where else ''}"
     for one in call.calls:
-        yield from _rows(one, indent + STEP, arguments, result)
+        yield from _rows(one, indent + STEP, arguments, result, declared_at)
     if call.inlined:
         yield f"{place}<- {name} [inlined]"
         return

@@ -5,7 +5,13 @@ from __future__ import annotations
 from kinst.core.dtypes import VOID, EnumType, FunctionType, IntType, PointerType
 from kinst.core.probe import Function
 from kinst.core.source import InlinedCode, SourceFunction
-from kinst.views.call_tracing import arguments_text, finding_program, result_text, value_of
+from kinst.views.call_tracing import (
+    arguments_text,
+    declared_at,
+    finding_program,
+    result_text,
+    value_of,
+)
 from kinst.views.call_tree import (
     Call,
     EntryRecord,
@@ -133,6 +139,19 @@ def test_text() -> None:
         "CPU FUNCTION", "0 -> a(5)", "0 -> b()", "0 <- b = 7 1 µs", "0 <- a = 3 2 ms",
     ]  # fmt: skip
     assert text.splitlines()[2].startswith("  0   -> b")
+
+
+def test_functions_of_the_same_name_have_their_source_lines() -> None:
+    function = Function("a@2", 90, 100, "vmlinux")
+    parts = {("vmlinux", "a@2"): [SourceFunction(function, "a", "f.c", 7, (), ())]}
+    assert declared_at(("vmlinux", "a@2"), parts) == "f.c:7"
+    assert declared_at(("vmlinux", "a@1"), parts) == declared_at(("vmlinux", "a"), parts) == ""
+    tree = build_tree([into("a@2", 0, 9, 5), back("a@2", 1, 0)])
+    assert tree is not None
+    text = tree_text(
+        tree.root, lambda _: "", lambda _: "", lambda c: declared_at(c.function, parts)
+    )
+    assert "-> a@2() [f.c:7]\n" in text
 
 
 def test_values_by_their_types() -> None:
