@@ -44,21 +44,24 @@ def share_counters(address: int, offset: int, block_size: int, room: int) -> Cou
     return Counters(address + offset, (offset,))
 
 
-def _addresses(lowest: int, highest: int) -> Iterator[int]:
+def _addresses(lowest: int, highest: int, block_size: int) -> Iterator[int]:
     """Yield the virtual addresses at which counters may be mapped, nearest to the per-CPU bases
     first.
 
-    The addresses lie above the highest base or below the lowest base, in reach of all bases.
+    The addresses lie above the highest base or below the lowest base, in reach of all bases; the
+    last ones lie between the bases, which need not be addresses of memory.
 
     Args:
         lowest: the lowest value of a CPU's per-CPU base register.
         highest: the highest value of a CPU's per-CPU base register.
+        block_size: bytes of each CPU's block.
     """
-    for distance in range(STEP, REACH - SLACK, STEP):
-        if highest + distance - lowest < REACH - SLACK:
-            yield (highest + distance) & -LEAF
-        if highest - lowest + distance < REACH - SLACK:
-            yield (lowest - distance) & -LEAF
+    span, reach = highest - lowest, REACH - max(SLACK, block_size + LEAF)
+    for distance in range(STEP, reach - span, STEP):
+        yield (highest + distance) & -LEAF
+        yield (lowest - distance) & -LEAF
+    for distance in range(STEP, min(span, reach), STEP):
+        yield (lowest + distance) & -LEAF
 
 
 def mapped_size(bases: Sequence[int], block_size: int) -> int:
@@ -103,7 +106,7 @@ def map_counters(
     size = mapped_size(bases, block_size)
     if size > room or any(gap < block_size for gap in gaps):
         return None
-    for virtual in _addresses(lowest, highest):
+    for virtual in _addresses(lowest, highest, block_size):
         if target.map_alias(virtual, offset, size):
             within = (lowest + COLOUR) % LEAF
             start, inside = virtual + within, offset + within

@@ -147,6 +147,18 @@ def test_counter_blocks_lie_at_one_displacement() -> None:
         map_counters(full, bases, total, 8)  # type: ignore[arg-type]
 
 
+def test_counters_of_a_large_program_lie_between_the_bases_of_its_threads() -> None:
+    """The bases of 16 threads of a program with 20 MB of code are 2.5 GB apart."""
+    block, room = 160 << 20, 4 << 30
+    bases = range(1 << 45, (1 << 45) + 16 * block, block)
+    target = FakeTarget(0)
+    found = map_counters(target, bases, room, 4096, room)  # type: ignore[arg-type]
+    assert found is not None and 0 < found.displacement < 1 << 31
+    ((virtual, _, size),) = target.mapped
+    assert virtual <= bases[0] + found.displacement
+    assert bases[-1] + found.displacement + 4096 <= virtual + size
+
+
 def test_what_is_kept_by_the_consumer_has_room_until_it_takes_it() -> None:
     _, program = compile_text("BEGIN { }", "test")
     small = Options().with_option("bufsize", "1k")

@@ -30,6 +30,19 @@ def test_each_thread_and_child_is_counted(
     assert 2000 * (threads + SERIAL + CHILDREN) in whole.counts.values()
 
 
+def test_threads_of_a_large_program(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """40 MB of code: the counters of all threads take more than the 2 GB that code reaches."""
+    filler = tmp_path / "filler.s"
+    filler.write_text('.section .text.filler, "ax"\n.zero 40000000\n')
+    program = built(tmp_path, "many_threads.c", "-pthread", str(filler))
+    where = "kinst::one_round: { @[probefunc, probename] = count(); }"
+    found = counted([program, "8", "2000"], capfdbinary, where)
+    assert (found.status, found.output) == (6, b"8 threads\n")
+    assert set(found.counts.values()) == {2000 * (8 + SERIAL + CHILDREN)}
+
+
 def test_exceptions_through_planted_frames(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
