@@ -129,7 +129,8 @@ def _lost_events(losses: Sequence[SlotLosses], cpus: int) -> list[Lost]:
             (
                 "aggregation",
                 one.aggregations,
-                f"dtrace: {_plural(one.aggregations, 'aggregation drop')} on {cpu}",
+                f"dtrace: {_plural(one.aggregations, 'aggregation drop')} on {cpu}"
+                " (a larger -x aggsize= loses fewer)",
             ),
             (
                 "speculative",
@@ -156,7 +157,11 @@ def _lost_events(losses: Sequence[SlotLosses], cpus: int) -> list[Lost]:
         text = f"dtrace: {_plural(double, 'error')} in ERROR probe enabling"
         events.append(Lost("error", double, None, text))
     for kind, count, where in (
-        ("dynamic", sum(one.dynamic for one in losses), ""),
+        (
+            "dynamic",
+            sum(one.dynamic for one in losses),
+            " (a larger -x dynvarsize= loses fewer)",
+        ),
         ("dirty", sum(one.dirty for one in losses), " with non-empty dirty list"),
         ("rinsing", sum(one.rinsing for one in losses), " with non-empty rinsing list"),
     ):

@@ -34,7 +34,7 @@ from kinst.core.words import MASK
 from kinst.dlang import typed
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.dlang.walk import find
-from kinst.events import Arrived, Closing, Event
+from kinst.events import Arrived, Closing, Event, Lost
 from kinst.providers import interfaces
 from kinst.session.report import Report
 from kinst.session.values import EnabledSite, PlacedProgram, TracePlan
@@ -115,6 +115,7 @@ class TraceRecords:
         options = compiled.options
         self.first = True
         self.has_fired = False
+        self._next_report = 0.0  # time of the next report of lost data
         self._report = report
         self._view, self._scratch = placed.memory.view, placed.scratch
         self._epids = {e.epid + k: e.probe for e in parts.running for k in range(len(e.clauses))}
@@ -189,6 +190,7 @@ class TraceRecords:
         """Yield the events of the remaining records, when no clause runs any more."""
         for chunks in self.ring_reader.stop():
             yield from self._take(chunks)
+        yield from self._lost(last=True)
 
     @property
     def has_counted(self) -> bool:
@@ -211,18 +213,35 @@ class TraceRecords:
         Args:
             chunks: bytes of records, as they were read from the rings.
         """
-        cpus = self._scratch.cpus
-        losses = self._rings.lost()
         faults = [item for slot in range(self._rings.slots) for item in self._faults(slot)]
-        slots = (item.slot for some in (chunks, losses, faults) for item in some)
-        self.has_fired = self.has_fired or any(slot < cpus for slot in slots)
-        tags = self.interpreter.options.droptags
-        yield from lost_events(losses, cpus, tags)
+        self._note_slots(item.slot for some in (chunks, faults) for item in some)
+        yield from self._lost()
         for event in self._noted(self.interpreter.take(chunks, faults)):
             given = time.monotonic()
             yield event
             if time.monotonic() - given > SLOW_SECONDS:
-                yield from lost_events(self._rings.lost(), cpus, tags)
+                yield from self._lost()
+
+    def _note_slots(self, slots: Iterable[int]) -> None:
+        """Note whether probes have fired in the kernel, by the CPU slots of records, faults or
+        losses."""
+        self.has_fired = self.has_fired or any(slot < self._scratch.cpus for slot in slots)
+
+    def _lost(self, last: bool = False) -> list[Lost]:
+        """Return the events of the data that were lost since the last report. There are at most as
+        many reports as statusrate says.
+
+        Args:
+            last: whether to report now in any case.
+        """
+        now = time.monotonic()
+        if now < self._next_report and not last:
+            return []
+        losses, options = self._rings.lost(), self.interpreter.options
+        if losses:
+            self._next_report = now + options.statusrate / 1e9
+        self._note_slots(item.slot for item in losses)
+        return lost_events(losses, self._scratch.cpus, options.droptags)
 
     def _noted(self, events: Iterable[Event]) -> Iterator[Event]:
         """Yield the events unchanged. Once the client has handled the first records, report how

@@ -85,7 +85,9 @@ def test_what_is_lost_is_told_by_its_kind() -> None:
         told[name] = [(e.kind, e.count, e.cpu, e.text) for e in lost_events(losses, 2)]
     assert told["double"] == [("error", 3, None, "dtrace: 3 errors in ERROR probe enabling")]
     drops = "dtrace: 3 dynamic variable drops"
-    assert told["dynamic"] == [("dynamic", 3, None, drops)]
+    assert told["dynamic"] == [
+        ("dynamic", 3, None, f"{drops} (a larger -x dynvarsize= loses fewer)")
+    ]
     assert told["dirty"] == [("dirty", 3, None, f"{drops} with non-empty dirty list")]
     assert told["rinsing"] == [("rinsing", 3, None, f"{drops} with non-empty rinsing list")]
     drops = "dtrace: 3 speculative drops on CPU 1"

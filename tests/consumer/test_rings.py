@@ -86,7 +86,7 @@ def test_losses_are_told_once_in_the_words_of_dtrace() -> None:
     put64(memory, s.state_of(2) + STATE_DROPS, 1)
     assert texts(rings) == [
         "dtrace: 12 drops on CPU 0",
-        "dtrace: 5 aggregation drops on CPU 0",
+        "dtrace: 5 aggregation drops on CPU 0 (a larger -x aggsize= loses fewer)",
         "kinst: 1 probe dropped on CPU 1: it was already in a probe",
         "dtrace: 1 drop on the host",
     ]

@@ -10,7 +10,7 @@ import pytest
 
 import kinst
 from kinst.api.trace import Trace
-from kinst.events import Batch, Closing, End, TracingOver
+from kinst.events import Batch, Closing, End, Lost, TracingOver
 
 TICKS = "tick-1ms { trace(1); @ = count(); }"
 
@@ -54,6 +54,15 @@ def test_stop_from_another_thread() -> None:
         assert events[-1] == End("interrupted", 0)
         assert trace.aggregations()["ends"][()] == 1
         assert not drains()
+
+
+def test_losses_are_told_at_most_as_often_as_statusrate_says() -> None:
+    program = "tick-5ms { @[i++] = count(); } tick-800ms { exit(0); }"
+    options = {"aggsize": "512", "statusrate": "60s"}
+    with kinst.host() as machine, machine.trace(program, options=options) as trace:
+        lost = [e for e in trace.events() if isinstance(e, Lost) and e.kind == "aggregation"]
+    # The first at once, and the others at the end.
+    assert len(lost) == 2 and lost[1].count > lost[0].count
 
 
 @pytest.mark.parametrize(
