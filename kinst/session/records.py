@@ -29,7 +29,7 @@ from kinst.core.layout import (
     STATE_CLOSED,
     Scratch,
 )
-from kinst.core.probe import Probe
+from kinst.core.probe import Probe, Site
 from kinst.core.words import MASK
 from kinst.dlang import typed
 from kinst.dlang.vocabulary.d_options import Options
@@ -41,6 +41,7 @@ from kinst.session.values import EnabledSite, PlacedProgram, TracePlan
 
 NO_RESULT = "arg1 is not known where the function ends in a jump to another function"
 USER_ADDRESS = "a user program's address: copyin() and copyinstr() read its memory"
+_MOST_SITES = 3  # sites that a message lists
 _NULL_END = 1 << 16  # a lower address is rather that of a member of a structure at NULL
 SLOW_SECONDS = 0.5  # a client that takes longer for one event is slow
 PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
@@ -119,7 +120,10 @@ class TraceRecords:
         self._report = report
         self._view, self._scratch = placed.memory.view, placed.scratch
         self._epids = {e.epid + k: e.probe for e in parts.running for k in range(len(e.clauses))}
-        self._without_result = epids_without_result(parts.running, compiled.program)
+        unknown = without_result(parts.running, compiled.program)
+        self._without_result = frozenset(epid for epid, _ in unknown)
+        if unknown and before is None:
+            report.leave_out(no_result_told(site for _, site in unknown))
         self._copying = epids_that_copy(parts.running, compiled.program)
         self._user_end = user_end
         self._error = parts.error.probe
@@ -305,12 +309,12 @@ def epids_that_copy(enabled: Iterable[EnabledSite], program: typed.TypedProgram)
     )
 
 
-def epids_without_result(
+def without_result(
     enabled: Iterable[EnabledSite], program: typed.TypedProgram
-) -> frozenset[int]:
-    """Return the epids of clauses that read a function's result (arg1) at a return probe, if
-    control leaves the function by a jump to another function at one of the probe's sites. The
-    result is not known there.
+) -> list[tuple[int, Site]]:
+    """Return (epid, site) for each clause that reads a function's result (arg1) at a return probe,
+    and for each of the probe's sites at which control leaves the function by a jump to another
+    function. The result is not known there.
     """
     returns = {name: one.returns for name, one in interfaces().items() if not one.system_calls}
     reading = {
@@ -318,16 +322,24 @@ def epids_without_result(
         for clause in program.clauses
         if any(one.name == "arg1" for one in find(clause, typed.Builtin))
     }
-    return frozenset(
-        e.epid + k
+    return [
+        (e.epid + k, e.probe.site)
         for e in enabled
         if reading
+        and e.probe.site is not None
         and e.probe.name.name in returns.get(e.probe.name.provider, ())
         and e.arguments[1:]
         and e.arguments[1].kind == ARGUMENT_NONE
         for k, clause in enumerate(e.clauses)
         if clause in reading
-    )
+    ]
+
+
+def no_result_told(sites: Iterable[Site]) -> str:
+    """Return a message that says at which sites a function's result is not known."""
+    places = list(dict.fromkeys(f"{site.function.name}+{site.offset}" for site in sites))
+    more = f" and {len(places) - _MOST_SITES} more" if len(places) > _MOST_SITES else ""
+    return f"kinst: at {', '.join(places[:_MOST_SITES])}{more}: {NO_RESULT}"
 
 
 def _sums(plan: TracePlan) -> CounterSums:

@@ -29,7 +29,13 @@ from kinst.dlang.vocabulary.d_options import Options
 from kinst.patch.ways import PlantRules
 from kinst.session.counters import map_counters
 from kinst.session.place import lay_out_scratch
-from kinst.session.records import epids_that_copy, epids_without_result, is_active, set_active
+from kinst.session.records import (
+    epids_that_copy,
+    is_active,
+    no_result_told,
+    set_active,
+    without_result,
+)
 from kinst.session.scratch import ScratchPool, data_reserved, pool_size
 from kinst.session.sizes import counters_room, sizes_of
 from kinst.session.values import (
@@ -247,10 +253,12 @@ def test_clauses_that_read_a_result_that_is_not_known() -> None:
         probe = replace(one.probe, name=ProbeName(provider, "vmlinux", "f", name))
         return replace(one, probe=probe, arguments=arguments)
 
-    assert epids_without_result([at("return", plain), at("return", jump)], program) == {11}
+    site = Site(FUNCTION, 10, b"\x90")
+    assert without_result([at("return", plain), at("return", jump)], program) == [(11, site)]
+    assert no_result_told([site, site]).startswith("kinst: at f+10: arg1 is not known where")
     for other in (at("return", plain), at("entry", jump), at("return", jump, "kinst")):
-        assert epids_without_result([other], program) == frozenset()
-    assert epids_without_result([at("return", jump[:1])], program) == frozenset()
+        assert without_result([other], program) == []
+    assert without_result([at("return", jump[:1])], program) == []
 
 
 def test_clauses_that_read_user_memory() -> None:
