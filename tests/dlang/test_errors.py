@@ -353,6 +353,12 @@ def test_bad_integer_arguments(argument: str, tag: str) -> None:
 def test_hints_name_what_would_work() -> None:
     assert "did you mean timestamp?" in str(error("BEGIN { trace(timestmp); }"))
     assert "a variable may be called count_" in error("BEGIN { count++; }").hint
+    assert "a variable may be called stack_" in error("BEGIN { stack = 1; }").hint
+    for name in ("stack", "ustack"):
+        assert error(f"BEGIN {{ @[{name}] = count(); }}").hint == f"in D: {name}()"
+    assert "@total = sum(VALUE)" in error("BEGIN { @ = stats(3); }").hint
+    found = error("syscall::read:entry { trace(errno); }")
+    assert found.hint == "syscall::read:return has the error with which the system call fails"
     assert error("BEGIN { trace(regs); }").hint == "regs[R_RAX] is one register"
     assert error("BEGIN { trace(args); }").hint == "args[0] is the first argument"
     assert "return(VALUE)" in error("fbt::vfs_read:return { arg0 = 1; }").hint

@@ -54,6 +54,7 @@ from kinst.dlang.types.conversions import (
 )
 from kinst.dlang.types.operators import choose, load, move, need_definition, operate
 from kinst.dlang.vocabulary import builtins
+from kinst.dlang.vocabulary.other_tracers import variable_hint
 from kinst.dlang.vocabulary.type_names import is_bool, typedef
 
 _BUILTIN_ARGUMENTS = 10  # arg0 to arg9
@@ -169,13 +170,27 @@ def _errno(span: Span, scope: Scope) -> typed.Expr:
             f"errno is not available{where}: {dialect.system} keeps none in the thread",
             span,
             "D_IDENT_UNDEF",
-            "fbt::F:return has the error that F returns",
+            _errno_hint(others, scope),
         )
     value = typed.Builtin(INT64, span, "arg1")
     wide, narrow = (_is_error_from(value, start - most, most) for start in (0, 1 << 32))
     fails = logical("||", wide, narrow, span)
     error = unary("-", cast(value, INT), INT, span)
     return typed.Conditional(INT, span, fails, error, constant(0, INT, span))
+
+
+def _errno_hint(patterns: Sequence[ProbePattern], scope: Scope) -> str:
+    """Return a hint that names the probe that has the error of a system call or function.
+
+    Args:
+        patterns: the descriptions at which errno is not known.
+    """
+    providers = scope.environment.providers
+    interface = providers.get(patterns[0].provider) if patterns else None
+    if interface is None or not interface.system_calls:
+        return "fbt::F:return has the error that F returns"
+    one = replace(patterns[0], name=interface.returns[0])
+    return f"{one} has the error with which the system call fails"
 
 
 def _is_error_from(value: typed.Expr, least: int, count: int) -> typed.Expr:
@@ -373,7 +388,7 @@ def _name(node: tree.NameNode, scope: Scope) -> typed.Expr:
         return constant(number, INT, node.span)
     if node.name == "NULL":
         return constant(0, INT, node.span)  # libdtrace: inline long NULL = 0, a clone of this 0
-    scope.refuse_builtin(node.name, node.span, "scalar")
+    scope.refuse_builtin(node.name, node.span, "scalar", variable_hint(node.name))
     if "`" in node.name:
         return members.value(members.symbol(node.name, node.span, scope))
     enumerator = _enumerator(node, scope)

@@ -170,18 +170,19 @@ class Scope:
         """
         return "function" if name in self.environment.subroutines else builtins.kind_of(name)
 
-    def refuse_builtin(self, name: str, span: Span, role: str) -> None:
+    def refuse_builtin(self, name: str, span: Span, role: str, meant: str = "") -> None:
         """Raise DError D_IDENT_BADREF if a name is a built-in array or function.
 
         Args:
             role: how the program uses the name, in the words of the message.
+            meant: the hint for a function; "" to propose another name for a variable.
         """
         kind = self.kind_of(name)
         if kind is not None and kind != "scalar":
             message = f"{kind} '{name}' may not be referenced as {role}"
             hint = self._element_hint(name)
             if kind != "associative array":
-                hint = f"a variable may be called {name}_"
+                hint = meant or f"a variable may be called {name}_"
             raise DError(message, span, "D_IDENT_BADREF", hint)
 
     def _element_hint(self, name: str) -> str:

@@ -29,7 +29,7 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
         "username": "uid", "cpid": "$target", "sarg0": "arg6",
         "sarg1": "arg7", "sarg2": "arg8",
         # perf probe, trace-cmd
-        "stack": "stack()", "stack0": "arg6",
+        "stack": "stack()", "ustack": "ustack()", "stack0": "arg6",
         "arg10": "arg0 to arg9; locals->NAME has a function's variables",
         # gdb
         "bt": "stack()", "backtrace": "stack()",
@@ -41,7 +41,9 @@ FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
         # bpftrace
         "hist": "quantize(VALUE)", "lhist": "lquantize(VALUE, LOW, HIGH, STEP)",
-        "tseries": "count() by a time as its key, printed by tick-1s", "stats": "avg(VALUE)",
+        "tseries": "count() by a time as its key, printed by tick-1s",
+        "hexdump": "tracemem(POINTER, SIZE)",
+        "stats": "@n = count(); @average = avg(VALUE); @total = sum(VALUE)",
         "str": "stringof(POINTER) in the kernel, copyinstr(POINTER) in a process",
         "kstr": "stringof(POINTER)", "buf": "tracemem(POINTER, SIZE)", "kstack": "stack()",
         "ksym": "func(ADDRESS)", "kaddr": "&`NAME",
@@ -69,6 +71,7 @@ FUNCTIONS: Mapping[str, str] = MappingProxyType(
         "task_current": "curthread", "isinstr": "strstr()", "sprintf": "printf()",
         "kernel_int": "*(int *)POINTER", "kernel_long": "*(long *)POINTER", "tokenize": "strtok()",
         "stringat": "STRING[INDEX]", "print_regs": "trace(regs[R_NAME])",
+        "printregs": "trace(regs[R_NAME])", "puts": "printf()",
     }
 )  # fmt: skip
 

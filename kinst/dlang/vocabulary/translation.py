@@ -66,7 +66,7 @@ _BEGUN = "BEGIN { begun = timestamp; } "
 # Functions of bpftrace, each with the text of the same call in D; %s stands for its arguments.
 _CALLS = MappingProxyType(
     {
-        "hist": "quantize(%s)", "lhist": "lquantize(%s)", "stats": "avg(%s)", "ksym": "func(%s)",
+        "hist": "quantize(%s)", "lhist": "lquantize(%s)", "ksym": "func(%s)",
         "kstr": "stringof(%s)", "override": "return(%s)", "zero": "clear(%s)", "len": "strlen(%s)",
         "kptr": "(%s)", "kstack": "stack(%s)", "nsecs": "timestamp",
         "strcontains": "(strstr(%s) != NULL)",
