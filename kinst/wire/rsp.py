@@ -13,7 +13,7 @@ import re
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError, UnmappedError
@@ -21,6 +21,7 @@ from kinst.wire.packets import StopReply, frame, parse_stop, unframe, unhex
 from kinst.wire.sockets import wait_until_ready
 
 _FEATURES = b"qSupported:swbreak+;hwbreak+;vContSupported+;xmlRegisters=i386"
+_PHYSICAL, _VIRTUAL = b"Qqemu.PhyMemMode:1", b"Qqemu.PhyMemMode:0"
 _QEMU = b"qqemu.sstepbits"  # only QEMU's stub knows this request
 # Ends a packet that another client left unfinished, wherever in the packet the stub is (QEMU's
 # gdb_read_byte(); every stub ignores bytes outside of a packet).
@@ -82,12 +83,14 @@ class Agreed:
         packet_size: maximum size of a packet in bytes.
         features: the stub's features, by name.
         vcont: the actions of vCont that the stub supports.
+        physical: whether addresses of memory are physical.
     """
 
     acks: bool
     packet_size: int
     features: Mapping[str, str]
     vcont: frozenset[str]
+    physical: bool
 
 
 def greets(sock: socket.socket, seconds: float) -> bool:
@@ -134,11 +137,15 @@ class Rsp:
         self._vcont: set[str] = set()
         self._usual: list[bytes] = []  # requests that give the stub's modes their usual values
         self._selected = ""
+        self._physical = False  # whether addresses of memory are physical
 
     @property
     def agreed(self) -> Agreed:
         """The protocol features that kinst and the stub have agreed on."""
-        return Agreed(self._acks, self.packet_size, dict(self.features), frozenset(self._vcont))
+        return Agreed(
+            self._acks, self.packet_size, dict(self.features), frozenset(self._vcont),
+            self._physical,
+        )  # fmt: skip
 
     @classmethod
     def adopted(cls, descriptor: int, agreed: Agreed) -> Rsp:
@@ -155,6 +162,7 @@ class Rsp:
         rsp._begin(socket.socket(fileno=descriptor))
         rsp._acks, rsp.packet_size = agreed.acks, agreed.packet_size
         rsp.features, rsp._vcont = dict(agreed.features), set(agreed.vcont)
+        rsp._physical = agreed.physical
         return rsp
 
     @classmethod
@@ -223,7 +231,7 @@ class Rsp:
             self._acks = False
         bits = self.ask(_QEMU).decode("ascii", "replace")
         if bits.startswith("ENABLE="):
-            self._usual = [b"Qqemu.PhyMemMode:0", b"Qqemu.sstep=%x" % _sum_of(bits)]
+            self._usual = [_VIRTUAL, b"Qqemu.sstep=%x" % _sum_of(bits)]
             # QEMU takes the start of a request as the acknowledgement of its last reply, and a
             # byte that reaches it while the machine runs as a request to stop (its gdbstub.c,
             # gdb_read_byte()): so requests can be sent together, and nothing is acknowledged.
@@ -355,9 +363,7 @@ class Rsp:
         Args:
             what: what the requests do, for the message "the GDB stub cannot ...".
         """
-        for reply in self.pipeline(payloads):
-            if reply != b"OK":
-                raise TargetError(f"the GDB stub cannot {what}{_why(reply)}")
+        _check_ok(self.pipeline(payloads), what)
 
     # Running and stopping.
 
@@ -546,9 +552,23 @@ class Rsp:
         raise TargetError(f"the GDB stub's answer to {command!r} has no end")
 
     def physical_memory(self) -> bool:
-        """Switch the stub to physical addresses for m and M. Return False if the stub has no such
-        mode."""
-        return self.ask(b"Qqemu.PhyMemMode:1") == b"OK"
+        """Take physical addresses in read_memory() and write_memory() from now on. Return False if
+        the stub has no such mode.
+
+        The stub is in this mode only during each access. QEMU keeps the mode for the next client,
+        and kinst may be killed at any time.
+        """
+        self._physical = self.pipeline([_PHYSICAL, _VIRTUAL]) == [b"OK", b"OK"]
+        return self._physical
+
+    def _access(self, requests: Sequence[bytes]) -> Sequence[bytes]:
+        """Send requests that read or write memory, and return their replies."""
+        if not self._physical or not requests:
+            return self.pipeline(requests)
+        begun, *replies, ended = self.pipeline([_PHYSICAL, *requests, _VIRTUAL])
+        if (begun, ended) != (b"OK", b"OK"):
+            raise TargetError(f"the GDB stub cannot read physical memory{_why(begun)}")
+        return replies
 
     def read_memory(self, address: int, size: int) -> bytes:
         """Read memory at an address of the selected thread; in physical mode, at a physical
@@ -556,7 +576,7 @@ class Rsp:
         chunk = max(32, (self.packet_size - 8) // 2)
         places = range(address, address + size, chunk)
         pieces = [(at, min(chunk, address + size - at)) for at in places]
-        replies = self.pipeline([b"m%x,%x" % place for place in pieces])
+        replies = self._access([b"m%x,%x" % place for place in pieces])
         out = bytearray()
         for (at, length), reply in zip(pieces, replies, strict=True):
             data = unhex(reply)
@@ -573,7 +593,7 @@ class Rsp:
             for at, data in writes
             for i in range(0, len(data), chunk)
         ]
-        self.ask_ok(packets, "write memory")
+        _check_ok(self._access(packets), "write memory")
 
 
 def _thread_names(text: bytes) -> list[str]:
@@ -595,6 +615,17 @@ def _sum_of(bits: str) -> int:
     with contextlib.suppress(ValueError):
         return sum(int(one.partition("=")[2], 16) for one in bits.split(","))
     return 0
+
+
+def _check_ok(replies: Iterable[bytes], what: str) -> None:
+    """Raise TargetError if any reply is not OK.
+
+    Args:
+        what: what the requests do, for the message "the GDB stub cannot ...".
+    """
+    for reply in replies:
+        if reply != b"OK":
+            raise TargetError(f"the GDB stub cannot {what}{_why(reply)}")
 
 
 def _why(reply: bytes) -> str:

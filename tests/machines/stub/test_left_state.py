@@ -158,6 +158,8 @@ def test_the_stub_is_left_as_qemu_starts_it(machine: BareMachine) -> None:
     client.hang_up()
     target = GdbStub(ISA, str(machine.stub))
     assert target._rsp.physical_memory()
+    assert target._rsp.read_memory(machine.symbols["round"], 4)
+    assert target._rsp.ask(b"qqemu.PhyMemMode").decode() == usual[0]  # in case kinst is killed
     assert target._rsp.ask(b"qqemu.sstep").decode() == usual[1]
     target.close()
     client = Client(machine)
