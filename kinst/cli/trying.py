@@ -153,12 +153,12 @@ def race(
             write(sys.stdout, sweep.program)
             return 0
         chosen = asked.only or range(1, sweep.count + 1)
-        tries = "1 try" if len(chosen) == 1 else f"{len(chosen):,} tries"
+        counts = ", ".join((
+            _count(len(offsets or known), "instruction", "instructions"),
+            _count(len(delays), "delay", "delays"),
+        ))  # fmt: skip
         fewer = "" if offsets else " (--at and --delays choose fewer)"
-        say(
-            f"kinst: {len(offsets or known)} instructions, {len(delays)} delays:"
-            f" {tries} on CPU {cpu}{fewer}"
-        )
+        say(f"kinst: {counts}: {_count(len(chosen), 'try', 'tries')} on CPU {cpu}{fewer}")
         run = _SweepRun(asked, sweep, machine)
         base = run.baseline()
         report.left_out = discard
@@ -257,6 +257,10 @@ class _SweepRun:
             part = self._over / self._all if self._all else 1.0
             told = f"try {one.number}: {one.outcome}" if one.is_fault else "tries"
             self._progress(f"{told} ({self._over} of {self._all})", part)
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"
 
 
 def _counted(calls: Sequence[FailableCall]) -> str:

@@ -140,17 +140,19 @@ def shifted(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
     """
     if pattern.provider or pattern.id:
         return ""
-    if pattern.module in providers:
-        meant = replace(pattern, provider=pattern.module, module="")
-        if not pattern.function and pattern.name != "*":  # kinst::vfs_read, syscall::read
-            interface = providers[pattern.module].interface
-            name = "" if interface.by_offset else "entry"
-            if name == "" or interface.of_functions or interface.system_calls:
-                meant = replace(meant, function=pattern.name, name=name)
-    elif pattern.function in providers and not pattern.module:
-        meant = ProbePattern(pattern.function, "", pattern.name, "")
-    else:
+    provider, between, last = pattern.module, pattern.function, pattern.name
+    if not provider:  # kinst:vfs_read
+        provider, between = pattern.function, ""
+    if provider not in providers:
         return ""
+    interface = providers[provider].interface
+    calls = interface.of_functions or interface.system_calls or interface.of_process
+    if not (calls or interface.by_offset):  # sdt:sched:sched_switch
+        meant = ProbePattern(provider, between, "", last)
+    elif between or last == "*":
+        meant = ProbePattern(provider, "", between, last)
+    else:
+        meant = ProbePattern(provider, "", last, "" if interface.by_offset else "entry")
     return f"did you mean {meant}?"
 
 
@@ -179,7 +181,10 @@ def naming(
         return f"{last} is a function: {last}:entry and {last}:return, or -f {last}"
     if pattern.provider in providers:
         if providers[pattern.provider].names_functions and _lacks_module(pattern, kernel):
-            return f"no module {pattern.module} is loaded: --module NAME or FILE loads one"
+            return (
+                f"no module {pattern.module} is loaded: in a guest that kinst boots, --module NAME"
+                " or FILE loads one"
+            )
         return providers[pattern.provider].usage
     if pattern.provider:
         names = {*providers, *(one.provider for one in of_libraries)}

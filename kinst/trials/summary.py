@@ -68,7 +68,8 @@ class Summary:
     def figures(self) -> str:
         """A line with the number of tries, and of each outcome."""
         counts = ", ".join(f"{count} {name}" for name, count in self.counts)
-        text = f"{len(self.tries)} tries of {self.unit}s: {counts}"
+        tries = "1 try" if len(self.tries) == 1 else f"{len(self.tries)} tries"
+        text = f"{tries} of {self.unit}s: {counts}"
         if self.ran and self.seconds:
             rate = 60 * self.ran / self.seconds
             text += f" ({self.ran} in {self.seconds:.0f} s, {rate:.0f} a minute)"

@@ -37,6 +37,21 @@ def test_names_of_d(text: str, meant: str) -> None:
     assert hint_of(text) == meant
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("BEGIN /execname == 'ls'/ {}", 'strings have double quotes: "ls"'),
+        ("BEGIN /execname == pid/ {}", ""),
+        ("BEGIN { x = \"a\"; x = 'b'; }", 'strings have double quotes: "ls"'),
+        ("BEGIN { trace(1);", "} is missing"),
+        ("/* { */ BEGIN /", ""),
+        ("BEGIN { x = '}'; trace(1);", "} is missing"),
+    ],
+)
+def test_quotes_and_braces(text: str, meant: str) -> None:
+    assert hint_of(text) == meant
+
+
 def test_members_of_args_are_meant_to_be_variables() -> None:
     for text in ("BEGIN { trace(args->count); }", "BEGIN { x = args->count->y; }"):
         assert "locals->count" in hint_of(text) and "args[0]" in hint_of(text)
@@ -65,6 +80,9 @@ def test_local_variables(name: str, meant: str) -> None:
         (ProbePattern("", "kinst", "", "vfs_read"), "did you mean kinst::vfs_read:?"),
         (ProbePattern("", "fbt", "", "vfs_read"), "did you mean fbt::vfs_read:entry?"),
         (ProbePattern("", "syscall", "", "read"), "did you mean syscall::read:entry?"),
+        (ProbePattern("", "", "syscall", "read"), "did you mean syscall::read:entry?"),
+        (ProbePattern("", "sdt", "sched", "wakeup"), "did you mean sdt:sched::wakeup?"),
+        (ProbePattern("", "", "profile", "tick-1s"), "did you mean profile:::tick-1s?"),
         (ProbePattern("", "profile", "", "tick-1s"), "did you mean profile:::tick-1s?"),
         (ProbePattern("ftb", "", "vfs_read", "entry"), "did you mean fbt::vfs_read:entry?"),
         (ProbePattern("kisnt", "", "vfs_read", ""), "did you mean kinst::vfs_read:?"),

@@ -165,8 +165,9 @@ def test_the_command_makes_a_heat_map(tmp_path: Path) -> None:
     assert drawn(made.read_text(), "c") == 40 and " ms to " in made.read_text()
 
 
-def test_the_command_makes_a_histogram_in_a_page(tmp_path: Path) -> None:
-    made = tmp_path / "a.html"
+@pytest.mark.parametrize("name", ["a.html", "A.HTML"])
+def test_the_command_makes_a_histogram_in_a_page(name: str, tmp_path: Path) -> None:
+    made = tmp_path / name
     assert command.main(["plot", "-o", str(made), "-q", "-n", TICKS, "--title", "T & T"]) == 6
     page = made.read_text()
     assert page.startswith("<!doctype html>") and "<title>T &amp; T</title>" in page

@@ -100,7 +100,7 @@ def _draw(
         svg = distributions.heat_map_svg(drawn, heading)
     else:
         svg = distributions.histogram_svg(drawn[0], heading)
-    page = path.endswith(".html")
+    page = path.lower().endswith(".html")
     text = distributions.html_page(svg, heading.title, heading.program) if page else svg
     outcome.put(text, "" if path == "-" else path)
 

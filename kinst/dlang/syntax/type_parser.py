@@ -40,6 +40,8 @@ KEYWORDS = (
 ACTION_KEYWORDS = words("goto return")  # keywords that are names of actions if ( follows
 CLASSES = words("auto register static extern typedef self this")  # storage classes
 _ATTRIBUTES = words("short long signed unsigned")
+# Strings, character constants and comments.
+_NO_CODE = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|/\*.*?\*/""", re.DOTALL)
 
 
 def _is_void(type_: tree.TypeNode) -> bool:
@@ -125,7 +127,7 @@ class TypeParser:
     def unexpected(self, hint: str = "") -> DError:
         """Return a D_SYNTAX error at the current token, with this hint."""
         if not hint and self.token.kind == "end":
-            text = re.sub(r'"(?:\\.|[^"\\])*"', "", self.source.text)
+            text = _NO_CODE.sub("", self.source.text)
             hint = "} is missing" if text.count("{") > text.count("}") else ""
         shown = str(self.token)[:40]
         where = shown if self.token.kind == "end" else f'"{shown}"'

@@ -47,7 +47,8 @@ from kinst.dlang.vocabulary.type_names import words
 def incompatible(left: DType, op: str, right: DType, span: Span) -> DError:
     message = f'operands have incompatible types: "{left}" {op} "{right}"'
     one_is_text = isinstance(left, StringType) != isinstance(right, StringType)
-    hint = 'strings have double quotes: "ls"' if one_is_text else ""
+    has_single_quotes = "'" in span.text[span.column :]
+    hint = 'strings have double quotes: "ls"' if one_is_text and has_single_quotes else ""
     return DError(message, span, "D_OP_INCOMPAT", hint)
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from kinst import api
-from kinst.cli import command
+from kinst.cli import command, trying
 from kinst.cli.commands.inject import numbers
 from kinst.core.dtypes import VOID, FunctionType, PointerType
+from kinst.core.errors import KinstError
 from kinst.trials.programs import LISTING
 from tests.trials.pretended_guest import NULL, Fault, PretendedMachine, PretendedMachines
 
@@ -151,3 +152,22 @@ def test_only_some(machines: PretendedMachines, capsys: pytest.CaptureFixture[st
 def test_the_program(machines: PretendedMachines, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([*WORDS, "-d"]) == 0
     assert "fbt::kmalloc:entry" in capsys.readouterr().out and not machines.scripts
+
+
+def test_race_says_how_many_tries_it_makes(
+    machines: PretendedMachines, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ends(_: object) -> None:
+        raise KinstError("enough")
+
+    probes = [SimpleNamespace(name=name, way="jump") for name in ("0", "4")]
+    monkeypatch.setattr(CommandMachine, "probes", lambda *_: probes)
+    monkeypatch.setattr(trying._SweepRun, "baseline", ends)
+    words = ["race", "f", "-c", "ls", "--delays", "1ms"]
+    command.main(words)
+    command.main([*words, "--at", "4"])
+    told = [line for line in capsys.readouterr().err.splitlines() if "CPU" in line]
+    assert told == [
+        "kinst: 2 instructions, 1 delay: 2 tries on CPU 0 (--at and --delays choose fewer)",
+        "kinst: 1 instruction, 1 delay: 1 try on CPU 0",
+    ]
