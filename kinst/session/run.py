@@ -318,7 +318,7 @@ class RunningTrace:
         """Return whether the program has no probe but BEGIN, END and ERROR."""
         parts = self._parts
         timed = any(one.timer is not None for one in parts.host)
-        return not (parts.planted or parts.stopped or timed)
+        return not (parts.inside or parts.stopped or timed)
 
     def _quiet(self, command: str, waits_in: str = "") -> Quiet:
         """Return the facts by which the silence of a trace is explained.

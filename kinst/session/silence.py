@@ -101,7 +101,7 @@ def leaves_traces(
         passer: id of the process in which no clause fires, because not_in_process() has added the
             predicate `pid != passer` to all clauses; 0 if there is none.
     """
-    if any(find(program, typed.ClearAction)) or any(find(program, typed.TruncAction)):
+    if _clears(program):
         return False
     telling = {c.index for c in program.clauses if _tells(c, layout, passer)}
     return all(not telling.isdisjoint(clauses) for clauses in sites)
@@ -111,14 +111,22 @@ def asks(
     program: typed.TypedProgram, layout: ProgramLayout, sites: Sequence[Sequence[int]]
 ) -> bool:
     """Return whether, of the clauses at the sites, each that leaves a record or a value has a
-    predicate, and there is one.
+    predicate, and there is one. False for a program that may clear its aggregations.
 
     Args:
         sites: for each site, the indexes of its clauses.
     """
+    if _clears(program):
+        return False
     planted = {index for clauses in sites for index in clauses}
     telling = [c for c in program.clauses if c.index in planted and _records(c, layout)]
     return bool(telling) and all(clause.predicate is not None for clause in telling)
+
+
+def _clears(program: typed.TypedProgram) -> bool:
+    """Return whether a program may clear its aggregations, so that it may have counted although
+    no aggregation has a value."""
+    return any(find(program, typed.ClearAction)) or any(find(program, typed.TruncAction))
 
 
 def _tells(clause: typed.Clause, layout: ProgramLayout, passer: int) -> bool:

@@ -355,8 +355,8 @@ class PlantedMachine:
         if planter is None or not self._sampled:
             return []
         with suppress(TargetError):  # the machine is gone: its next use tells
-            missed = planter.take_missed()
-            return [(one, n) for one, n in zip(self._sampled, missed, strict=True) if n]
+            missed = planter.take_missed()  # empty if the trace has ended before it was planted
+            return [(one, n) for one, n in zip(self._sampled, missed, strict=False) if n]
         return []
 
     def complaints(self) -> list[Complaint]:

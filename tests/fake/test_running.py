@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,8 +14,9 @@ import pytest
 
 from kinst import api
 from kinst.core.errors import TargetError
-from kinst.core.machine import Abilities, Gone, LivePatch
+from kinst.core.machine import Abilities, CommandEnded, Gone, LivePatch
 from kinst.core.options import MachineOptions
+from kinst.session import run
 from tests.fake.fake_kernel_file import kernel_file
 from tests.fake.fake_machine import PER_CPU_SIZE, Call, FakeMachine
 from tests.fake.fake_reference import steps
@@ -223,6 +225,30 @@ def test_firings_that_the_machines_timers_missed_are_told() -> None:
     assert [f"{n} firings of profile:::{name}" for n, name in ((2, names[0]), (5, names[2]))] == [
         re.sub(r"^kinst: (.*) were missed.*", r"\1", line) for line in told
     ]
+
+
+@pytest.mark.parametrize(("program", "ends"), [("profile-97 { @ = count(); }", 0), ("BEGIN {}", 1)])
+def test_a_trace_in_which_nothing_more_can_fire(
+    program: str, ends: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine itself fires profile-N."""
+    monkeypatch.setattr(run, "SECONDS", 0.0)
+    machine = RunningMachine()
+    began: list[float] = []
+
+    def wait(timeout: float) -> CommandEnded | None:
+        began.append(time.monotonic())
+        time.sleep(min(timeout, 0.05))
+        return CommandEnded(0) if began[-1] > began[0] + 1 else None
+
+    machine.wait = wait  # type: ignore[method-assign]
+    said = trace(machine, program, settings={"quiet": "0"}, command=False).said
+    assert sum("nothing more can fire" in line for line in said) == ends
+
+
+def test_exit_before_the_timers_begin() -> None:
+    program = "BEGIN { exit(3); } profile-97 { @ = count(); }"
+    assert trace(RunningMachine(), program).status == 3
 
 
 def test_what_has_changed_is_not_planted_on() -> None:

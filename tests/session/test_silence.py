@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kinst.session.silence import Quiet, last_words, reason
+from kinst.codegen.layout.program_layout import lay_out_program
+from kinst.core.probe import ProbeName
+from kinst.dlang.api import compile_text
+from kinst.session.silence import Quiet, asks, last_words, reason
 
 
 @pytest.mark.parametrize(
@@ -71,3 +74,20 @@ def test_nothing_to_say(quiet: Quiet) -> None:
 def test_the_end_of_a_silent_trace(quiet: Quiet, said: str) -> None:
     assert said in last_words(quiet)
     assert bool(said) == bool(last_words(quiet))
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("kinst::f:5 /pid == 1/ { @ = count(); }", True),
+        ("kinst::f:5 { @ = count(); }", False),
+        ("kinst::f:5 /pid == 1/ { @ = count(); } tick-1s { clear(@); }", False),
+        ("kinst::f:5 /pid == 1/ { @ = count(); } tick-1s { trunc(@); }", False),
+    ],
+)
+def test_predicates_may_never_have_been_true(text: str, known: bool) -> None:
+    _, program = compile_text(text, "test")
+    clauses = tuple(range(len(program.clauses)))
+    name = ProbeName("kinst", "vmlinux", "f", "5")
+    layout = lay_out_program(program, [(name, 5, clauses)], 256, 1 << 20)
+    assert asks(program, layout, [(0,)]) == known
