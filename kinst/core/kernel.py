@@ -236,6 +236,7 @@ class Found:
         switch: address of the kernel's switch that leads control to the site while it is on
             (Tracepoints.switched()); 0 if control reaches the site without a switch.
         selection: how to tell which of the site's hits belong to the probe; None if all do.
+        never: why the probe never fires, in words for the user; "" if it can fire.
     """
 
     name: ProbeName
@@ -245,6 +246,7 @@ class Found:
     condition: str = ""
     switch: int = 0
     selection: Selection | None = None
+    never: str = ""
 
 
 class Provider(Protocol):

@@ -560,6 +560,7 @@ class SystemCall:
             programs may have different modules.
         results: instructions at which the result of each call can be found; () if they are not
             known.
+        never_returns: whether no call returns a result to the program.
     """
 
     name: str
@@ -567,6 +568,7 @@ class SystemCall:
     arguments: tuple[Argument, ...]
     module: str = ""
     results: tuple[CallResult, ...] = ()
+    never_returns: bool = False
 
 
 class SystemCalls(Protocol):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -62,7 +63,10 @@ class SyscallProvider(Provider):
                 if name == "entry":
                     yield from _entry(probe, call, kernel)
                 else:
-                    yield from _returns(probe, call, kernel, places)
+                    for one in _returns(probe, call, kernel, places):
+                        named = call.never_returns and pattern.function == call.name
+                        never = f"{call.name}() does not return to the program" if named else ""
+                        yield replace(one, never=never) if never else one
 
     def argument_types(self, pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
         """Return the types of args[] at the probe that a description names; None if the description

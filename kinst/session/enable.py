@@ -187,6 +187,9 @@ def enable_program(
         gaps = gaps_in((e.probe for e in matched), kernel)
         if gaps:
             say(f"kinst: {gaps_told(gaps)}")
+        if not listed:
+            for name, reason in {e.probe.name: e.never for e in matched if e.never}.items():
+                say(f"kinst: {name} never fires: {reason}")
     check_arguments(compiled.program, matched)
     check_sites(compiled.program, matched)
     check_cpu(compiled.options.cpu, cpus)
@@ -331,7 +334,7 @@ class _Named:
                 probe = Probe(id_, one.name, one.site)
                 made.append(EnabledSite(
                     probe, here, epids[here], one.timer, one.arguments, one.condition, one.switch,
-                    one.selection,
+                    one.selection, one.never,
                 ))  # fmt: skip
         return tuple(made)
 

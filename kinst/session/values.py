@@ -94,6 +94,7 @@ class EnabledSite:
         switch: address of the kernel's switch (static key) that must be on so that control reaches
             the site (Tracepoints.switched()); 0 if control reaches the site without a switch.
         selection: which of the site's hits belong to the probe; None if all do.
+        never: why the probe never fires, in words for the user; "" if it can fire.
         refusal: why the site must not be planted, as far as known before placement; "" if there is
             no reason yet.
     """
@@ -106,6 +107,7 @@ class EnabledSite:
     condition: str = ""
     switch: int = 0
     selection: Selection | None = None
+    never: str = ""
     refusal: str = ""
 
     @property

@@ -37,7 +37,8 @@ class CallingKernel(FakeKernel):
         arguments = tuple(pointed_at(SLOT["rdi"], 8 * n) for n in range(6))
         number = pointed_at(SLOT["rbx"], 0x78)
         result = CallResult(self.labels["dispatch.store"], RESULT, Selection(number, numbers))
-        return SystemCall(name, function, arguments, module, (result,))
+        never = name == "close"
+        return SystemCall(name, function, arguments, module, (result,), never)
 
 
 KERNEL = CallingKernel(
@@ -115,3 +116,10 @@ def test_arguments_have_the_types_of_the_parameters() -> None:
     assert types("close", "entry") == [INT64] * 6
     assert types("read", "return") == (INT64, INT64)
     assert types("r*", "entry") is types("", "entry") is types("read", "") is None
+
+
+def test_a_call_that_never_returns_says_so_if_it_is_named() -> None:
+    assert [one.never for one in match("", "close", "entry")] == [""]
+    assert [one.never for one in match("", "c*e", "return")] == [""]
+    said = "close() does not return to the program"
+    assert [one.never for one in match("", "close", "return")] == [said]

@@ -40,6 +40,10 @@ _NAMES = {
 }  # fmt: skip
 
 
+# System calls that end the thread that calls them.
+_NEVER_RETURN = ("exit", "exit_group")
+
+
 def calls_of_kernel(
     kernel: LinuxMemory, table: FunctionTable, btf: Btf, arch: IsaFacts, isa: Isa
 ) -> list[SystemCall]:
@@ -85,7 +89,7 @@ def system_calls(
         calls = {f.name.removeprefix(layout.prefix): f for f in functions}
         calls.update((name, calls.pop(own)) for own, name in _NAMES.items() if own in calls)
         return [
-            SystemCall(name, calls[name], arguments, NATIVE)
+            SystemCall(name, calls[name], arguments, NATIVE, never_returns=name in _NEVER_RETURN)
             for name in sorted(calls)
             if name.isidentifier() and name != _NONE
         ]

@@ -92,6 +92,8 @@ def test_results_are_selected_by_the_numbers_of_the_header(tmp_path: Path) -> No
     }
     compat = {call.name for call in calls if call.module == "compat"}
     assert {"ioctl", "read", "socketcall"} <= compat and "getpid" not in compat
+    ending = {name for name, call in native.items() if call.never_returns}
+    assert ending == {"exit", "exit_group"}
 
 
 def test_results_are_known_where_they_are_stored_or_after_that(tmp_path: Path) -> None:
