@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from struct import Struct
 from typing import Self
 
 from kinst.api.command import GuestCommand
@@ -32,7 +31,7 @@ from kinst.core.errors import GoneError, KinstError, TargetError
 from kinst.core.machine import CommandEnded, CommandReady, EarlyStart, Gone, Terminal
 from kinst.core.probe import Function, ProbePattern, ProgramText
 from kinst.core.source import CodeImage, SourceFunction
-from kinst.core.words import MASK, stem_of
+from kinst.core.words import stem_of
 from kinst.events import Fault, Lost, Message, Output, Record
 from kinst.isa import load, load_later
 from kinst.patch.listing import list_plan
@@ -78,8 +77,6 @@ from kinst.wire.memory import trim_heap
 COMMAND_SECONDS = 600.0
 PLACED_PART = 0.5  # part of the planning time that passes before code is made
 MOST_LINES = 20_000  # a listing of more instructions has no source lines
-_PAIR = Struct("<QQ")
-_MOST_PAIRS = 1000  # of a table of the kernel's
 
 Say = Callable[[str], None]
 ShowProgress = Callable[[str, float | None], None]
@@ -601,28 +598,10 @@ class Machine:
         dialect = self._files.dialect()
         return dialect.boot_calls, dialect.boot_functions
 
-    def value_of(self, table: str, name: str) -> int | None:
-        """Return the value that a table of the kernel gives a name; None if this kernel has no such
-        table, or the table does not have the name.
-
-        Args:
-            table: name of a variable of the kernel: an array of pairs, of a value and the address
-                of its name. The address of the last pair is 0.
-            name: the name to look up.
-        """
-        machine = self._readable()
-        symbol = self._files.types.symbol(table)
-        if symbol is None:
-            return None
-        wanted = name.encode() + b"\0"
-        address = symbol.address + machine.facts.slide & MASK
-        for pair in range(address, address + _MOST_PAIRS * _PAIR.size, _PAIR.size):
-            value, text = _PAIR.unpack(machine.target.read(pair, _PAIR.size))
-            if not text:
-                return None
-            if machine.target.read(text, len(wanted)) == wanted:
-                return int(value)
-        return None
+    def allocation_flag(self, name: str) -> int:
+        """Return the bits of a flag of memory allocations, by its name; 0 if the kernel does not
+        tell them."""
+        return self._readable().system.allocation_flag(name)
 
     def graphs(self, functions: Sequence[SourceFunction]) -> list[FunctionCode]:
         """Return the flow graphs of functions, without source lines. The graph of a function

@@ -44,6 +44,9 @@ class BasicSystem(System):
     def panicked(self) -> str:
         return ""
 
+    def allocation_flag(self, name: str) -> int:
+        return 0
+
     @property
     def allocator(self) -> PageAllocator | None:
         return None

@@ -82,9 +82,6 @@ class MustSucceed:
     type: str
     # Name of the flag.
     flag: str
-    # Name of the kernel's variable with the names of all flags: an array of pairs, of a flag's bits
-    # and the address of its name. The address of the last pair is 0.
-    table: str
 
 
 @dataclass(frozen=True, slots=True)

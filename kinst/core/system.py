@@ -841,6 +841,11 @@ class System(
         that is not known."""
         ...
 
+    def allocation_flag(self, name: str) -> int:
+        """Return the bits of a flag of memory allocations, by its name; 0 if the kernel does not
+        tell them."""
+        ...
+
     @property
     def allocator(self) -> PageAllocator | None: ...
 

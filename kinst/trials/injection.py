@@ -233,12 +233,12 @@ def _kept(
 ) -> dict[tuple[str, str], str]:
     """Return, by target function, a D expression that is true at calls that must not fail.
 
-    A call must not fail if its allocation flags have the flag of facts.must_succeed. The kernel's
-    table of flag names says which bits this flag is. A function without a parameter for allocation
-    flags has no expression. No function has one if the table lacks the flag.
+    A call must not fail if its allocation flags have the flag of facts.must_succeed. A function
+    without a parameter for allocation flags has no expression. No function has one if the kernel
+    does not tell the flag's bits.
     """
     must = facts.must_succeed
-    bits = machine.value_of(must.table, must.flag) if must is not None else None
+    bits = machine.allocation_flag(must.flag) if must is not None else 0
     if must is None or not bits:
         return {}
     found: dict[tuple[str, str], str] = {}

@@ -85,8 +85,8 @@ class PretendedMachine:
     def prototype(self, module: str, function: str) -> Any:
         return None
 
-    def value_of(self, table: str, name: str) -> int | None:
-        return None
+    def allocation_flag(self, name: str) -> int:
+        return 0
 
     def trace(self, program: object, script: str) -> PretendedTrace:
         found = re.search(r"^numbers='?([\d ]+)'?$", script, re.M)

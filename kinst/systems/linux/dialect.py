@@ -120,7 +120,7 @@ _TRIALS = TrialFacts(
     no_memory="ENOMEM",
     signs=SIGNS,
     # mm/debug.c, for "%pGg" of printk(); since Linux 4.6.
-    must_succeed=MustSucceed("gfp_t", "__GFP_NOFAIL", "gfpflag_names"),
+    must_succeed=MustSucceed("gfp_t", "__GFP_NOFAIL"),
 )
 
 

@@ -60,6 +60,8 @@ SEARCH = 48 << 20
 CHUNK = 1 << 20
 TICKS = "jiffies_64"
 _PANIC_CPU = "panic_cpu"
+_FLAGS = "gfpflag_names"
+_FLAG_SIZE, _MOST_FLAGS = 16, 1000  # bytes of an element; elements at most
 _PANICKED = "the guest's kernel has panicked"
 _BANNER = 256  # bytes that hold a version line (init/version.c)
 MODULE = "vmlinux"
@@ -366,6 +368,9 @@ class Linux:
     def panicked(self) -> str:
         return _PANICKED if _has_panicked(self._kernel) else ""
 
+    def allocation_flag(self, name: str) -> int:
+        return allocation_flag(self._kernel, name)
+
     @property
     def heartbeat(self) -> int | None:
         """Address of the kernel's counter of timer ticks; None if the kernel has no symbol for
@@ -464,6 +469,25 @@ def _verified(memory: KernelMemory, elf: Elf, text_base: int) -> LinuxMemory:
         f"the file is {ours} (build-id {elf.build_id})",
         "give the vmlinux of the running kernel with --debug",
     )
+
+
+def allocation_flag(kernel: LinuxMemory, name: str) -> int:
+    """Return the bits of a flag of memory allocations, by its name; 0 if the kernel does not tell
+    them.
+
+    Source: mm/debug.c, gfpflag_names[] (since Linux 4.6): struct trace_print_flags has a flag's
+    bits and the address of its name, which is 0 in the last element.
+    """
+    if not kernel.has(_FLAGS):
+        return 0
+    table = kernel.symbol(_FLAGS)
+    for flag in range(table, table + _MOST_FLAGS * _FLAG_SIZE, _FLAG_SIZE):
+        text = kernel.number(flag + 8)
+        if not text:
+            break
+        if kernel.text(text, len(name) + 1) == name:
+            return kernel.number(flag)
+    return 0
 
 
 def _has_panicked(kernel: LinuxMemory) -> bool:
