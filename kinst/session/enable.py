@@ -28,7 +28,7 @@ from kinst.core.probe import Argument, Function, Probe, ProbeName, Selection, ga
 from kinst.core.system import SiteRules
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
-from kinst.dlang.walk import find, replaced
+from kinst.dlang.walk import expressions, find, replaced
 from kinst.providers import FIRST_ID, fbt, listed, load_all
 from kinst.session.compiled import Compiled
 from kinst.session.descriptions import gaps_in, matching, naming, shifted
@@ -190,6 +190,8 @@ def enable_program(
         if not listed:
             for name, reason in {e.probe.name: e.never for e in matched if e.never}.items():
                 say(f"kinst: {name} never fires: {reason}")
+            for told in unassigned_told(compiled.program, matched):
+                say(f"kinst: {told}")
     check_arguments(compiled.program, matched)
     check_sites(compiled.program, matched)
     check_cpu(compiled.options.cpu, cpus)
@@ -210,6 +212,42 @@ def enable_program(
     if program is not compiled.program:
         compiled = replace(compiled, program=program)
     return EnabledProgram(compiled, enabled, matched)
+
+
+def unassigned_told(program: typed.TypedProgram, enabled: Sequence[EnabledSite]) -> list[str]:
+    """Return a sentence for each clause that reads a clause-local variable to which no clause of
+    the same firing has assigned a value before, at any of the clause's probes.
+
+    Args:
+        enabled: the probes, with the program's clauses as the user wrote them.
+    """
+    reads = {clause.index: dict[typed.Variable, None]() for clause in program.clauses}
+    sets = {clause.index: set[typed.Variable]() for clause in program.clauses}
+    for clause in program.clauses:
+        for one in expressions(clause):
+            variable = getattr(one, "variable", None)
+            if not isinstance(variable, typed.Variable) or variable.scope != "this":
+                continue
+            if isinstance(one, typed.GlobalRead):
+                reads[clause.index][variable] = None
+            else:  # an assignment, or an address through which the program may assign
+                sets[clause.index].add(variable)
+    first: dict[tuple[int, typed.Variable], ProbeName] = {}
+    assigned = set[tuple[int, typed.Variable]]()
+    for clauses, probe in {e.clauses: e.probe.name for e in reversed(enabled)}.items():
+        before = set[typed.Variable]()
+        for index in clauses:
+            before |= sets[index]
+            for variable in reads[index]:
+                first.setdefault((index, variable), probe)
+                if variable in before:
+                    assigned.add((index, variable))
+    return [
+        f"{variable.name} has no value at {probe}: no clause of this probe assigns it before"
+        f" ({variable.name.replace('this', 'self', 1)} keeps a thread's value between probes)"
+        for (index, variable), probe in first.items()
+        if (index, variable) not in assigned
+    ]
 
 
 def _tell_full(say: Callable[[str], None], room: int, first: Found) -> None:

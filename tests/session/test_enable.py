@@ -14,6 +14,7 @@ from kinst.providers import load_all
 from kinst.session.descriptions import naming, wants_kernel
 from kinst.session.enable import (
     enable,
+    unassigned_told,
     with_conditions,
     with_few_conditions,
     with_read_arguments,
@@ -151,3 +152,15 @@ def test_arguments_that_no_clause_reads(text: str, read: tuple[int, ...]) -> Non
     (site,), (whole,) = with_read_arguments(compiled, before), before
     kept = {n: one for n, one in enumerate(site.arguments) if one.kind != ARGUMENT_NONE}
     assert kept == {n: whole.arguments[n] for n in read}
+
+
+def test_a_clause_local_variable_without_a_value_is_told() -> None:
+    """Only if no probe of the clause has a clause before it that assigns the variable."""
+    checked = program(
+        "fbt::plain:entry { this->t = 1; this->used = 1; }",
+        "fbt::plain:return { trace(this->t); }",
+        "fbt::plain:return, fbt::plain:entry { trace(this->used); this->own++; trace(this->own); }",
+    )
+    enabled, _ = enable(checked, load_all(), KERNEL, zero=False)
+    (told,) = unassigned_told(checked, enabled)
+    assert told.startswith("this->t has no value at fbt:vmlinux:plain:return: no clause")
