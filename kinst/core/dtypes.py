@@ -127,12 +127,14 @@ class FunctionType(DType):
 
     Attributes:
         variadic: whether more arguments may follow the parameters.
+        names: the names of the parameters, "" for one without a name; () if they are not known.
     """
 
     result: DType
     parameters: tuple[DType, ...]
     variadic: bool = False
     alias: str = field(default="", compare=False)
+    names: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return spelled(self)

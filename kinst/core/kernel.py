@@ -276,6 +276,11 @@ class Provider(Protocol):
         Raises KinstError if the kernel's debug information cannot tell the types."""
         return None
 
+    def argument_names(self, pattern: ProbePattern, types: TypeSource) -> Sequence[str]:
+        """Return the names that the kernel's source gives to args[0], args[1], ... at the probe
+        that a description names; () by default, and if they are not known."""
+        return ()
+
     def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Iterable[Found]:
         """Yield the probes that match a description, one at a time so that the caller may stop
         early. Raises KinstError if the description names something that cannot exist.

@@ -208,7 +208,8 @@ class BtfTypes:
         ids = words[1::2]
         variadic = bool(ids) and ids[-1] == 0
         taken = tuple(self.type(i, depth) for i in (ids[:-1] if variadic else ids))
-        return FunctionType(self.type(result, depth), taken, variadic)
+        names = tuple(map(self._text, words[: 2 * len(taken) : 2]))
+        return FunctionType(self.type(result, depth), taken, variadic, names=names)
 
     def members(self, struct: StructType) -> Sequence[Member]:
         type_id = int(struct.key.rpartition(" ")[2])

@@ -48,6 +48,10 @@ class SdtProvider(Provider):
             )
         return own
 
+    def argument_names(self, pattern: ProbePattern, types: TypeSource) -> Sequence[str]:
+        prototype = types.tracepoint(pattern.name)
+        return prototype.names[1:] if prototype is not None else ()
+
     def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Iterator[Found]:
         if pattern.provider not in ("", self.name) or kernel is None or str(pattern) == ":::":
             return

@@ -92,7 +92,8 @@ class ProbeStability:
     Attributes:
         description: attributes of the probe's name.
         arguments: attributes of its args[].
-        types: types of its args[], as C spells them.
+        types: types of its args[], as C spells them, with the arguments' names in parentheses if
+            the kernel's source names them.
     """
 
     description: Attributes

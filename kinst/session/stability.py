@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from kinst.core.dtypes import DType
 from kinst.core.errors import KinstError
@@ -97,12 +98,18 @@ def probe_stability(
         return ProbeStability(described, stability.args, pattern.library.types)
     types = compiled.types
     found: Sequence[DType] = ()
+    names: Sequence[str] = ()
     if types is not None:
         try:
             found = argument_types(pattern, types) or ()
+            if pattern.provider in providers:
+                names = providers[pattern.provider].argument_names(pattern, types)
         except KinstError:
             found = ()
-    shown = tuple(str(t) for t in found)
+    shown = tuple(
+        f"{type_} ({name})" if name else str(type_)
+        for type_, name in zip_longest(found, names[: len(found)], fillvalue="")
+    )
     return ProbeStability(of_description(pattern, stability), stability.args, shown)
 
 

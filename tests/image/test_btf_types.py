@@ -139,9 +139,11 @@ def test_prototypes(types: BtfTypes) -> None:
     nothing = types.function("nothing")
     assert isinstance(taken, FunctionType) and not taken.variadic
     assert [str(one) for one in taken.parameters] == ["int", "struct outer *", "const char *"]
+    assert taken.names == ("one", "two", "three")
     assert isinstance(taken.result, IntType) and taken.result.size == 8
     assert isinstance(varied, FunctionType) and varied.variadic and len(varied.parameters) == 1
     assert isinstance(nothing, FunctionType)
+    assert varied.names == ("format",) and nothing.names == ()
     assert nothing.parameters == () and not nothing.variadic and str(nothing.result) == "void"
     assert types.function("absent") is None
 

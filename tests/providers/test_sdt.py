@@ -101,11 +101,18 @@ class Types:
         if name == "whole":
             whole = StructType("struct", "pair", 16, "0", None)  # type: ignore[arg-type]
             return FunctionType(INT, (pointer, whole))
-        return FunctionType(INT, (pointer, UINT8, INT)) if name == "hit" else None
+        names = ("__data", "preempt", "state")
+        return FunctionType(INT, (pointer, UINT8, INT), names=names) if name == "hit" else None
 
 
 def types_at(*fields: str) -> object:
     return PROVIDER.argument_types(ProbePattern(*fields), Types())  # type: ignore[arg-type]
+
+
+def test_names_are_those_of_the_prototype_without_the_tracers_own() -> None:
+    for name, names in (("hit", ("preempt", "state")), ("whole", ()), ("unknown", ())):
+        pattern = ProbePattern("sdt", "irq", "", name)
+        assert PROVIDER.argument_names(pattern, Types()) == names  # type: ignore[arg-type]
 
 
 def test_types_are_those_of_the_prototype_without_the_tracers_own() -> None:
