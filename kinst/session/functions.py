@@ -13,12 +13,14 @@ from pathlib import PurePosixPath
 from kinst.core.code import CodeBlock, CodeEdge, CodeInstruction, FunctionCode
 from kinst.core.errors import AmbiguousError, KinstError
 from kinst.core.inline import SourcePlace
-from kinst.core.instruction import Flow
+from kinst.core.instruction import Flow, Instruction
+from kinst.core.isa import StoppingIsa
 from kinst.core.kernel import Kernel, no_function
 from kinst.core.probe import Function, gaps_told
 from kinst.core.source import CodeImage, CodeLine, InlinedCode, SourceFunction
-from kinst.core.words import stem_of
-from kinst.image.elf_file import SHF_EXECINSTR
+from kinst.core.system import System
+from kinst.core.words import MASK, stem_of
+from kinst.image.elf_file import SHF_EXECINSTR, ElfSection
 from kinst.image.loaded_images import LoadedImage, LoadedImages
 from kinst.sugar.graph import Edge, Graph
 from kinst.sugar.inline import dead_ends_of
@@ -40,6 +42,32 @@ def named_functions(kernel: Kernel, names: Iterable[str]) -> list[Function]:
         if not functions:
             raise no_function(kernel, module, name)
         found += functions
+    return found
+
+
+def instructions_outside(
+    isa: StoppingIsa, system: System, sections: Iterable[ElfSection]
+) -> list[Instruction]:
+    """Return the instructions that belong to no function that is known, without padding.
+
+    Args:
+        sections: the sections of the file whose functions the system has.
+    """
+    found: list[Instruction] = []
+    functions = sorted((one.address, one.address + one.size) for one in system.functions())
+    for section in sections:
+        if not section.flags & SHF_EXECINSTR or not section.address:
+            continue
+        at = section.address + system.facts.slide & MASK
+        end = at + section.size
+        inside = [one for one in functions if at <= one[0] < end]
+        for low, high in (*inside, (end, end)):
+            if at < low:
+                code = system.code(at, low - at)
+                skipped = isa.padding(code)
+                decoded = isa.decode(code[skipped:], at + skipped)
+                found += [one for one in decoded if isa.padding(one.code) < len(one.code)]
+            at = max(at, high)
     return found
 
 

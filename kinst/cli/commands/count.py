@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kinst import api
 from kinst.api import Option
-from kinst.cli.guard import UsageError, write
+from kinst.cli.guard import UsageError, say, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.later import LaterModule
 from kinst.cli.options import SHOW_PROGRAM, check_traces, option_rows, own_options, parse
@@ -73,6 +73,10 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     request = replace(request, arguments=(), settings=settings)
     with outcome.open_machine(request) as machine:
         instructions = _instructions(machine, names)
+        if not names and (unknown := machine.instructions_without_function()):
+            are = "instruction is" if unknown == 1 else "instructions are"
+            say(f"kinst: {unknown:,} {are} not counted: they belong to no function with a symbol or"
+                " an unwind table")  # fmt: skip
         trace = machine.trace(f"{text}\n", request.command)
         aggregations, status = outcome.finished(
             trace, request, interrupts, partial(write, sys.stdout)

@@ -57,6 +57,19 @@ def test_functions_with_their_instructions(
     assert table.read_text().endswith(" all, without libraries\n")
 
 
+def test_code_without_a_function_is_told(
+    program: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is said of a program all of whose code has symbols."""
+    assert "not counted" not in run(["count", "-c", f"{program} x"], capfd)[2]
+    hidden = tmp_path / "hidden.s"
+    hidden.write_text('.section .text.hidden, "ax"\n.p2align 5\npush %rbx\nnop\npop %rbx\nret\n')
+    words = ["gcc", "-O1", "-o", tmp_path / "program", program.with_name("fibonacci.c"), hidden]
+    subprocess.run(words, check=True)
+    err = run(["count", "-c", f"{tmp_path / 'program'} x"], capfd)[2]
+    assert "kinst: 3 instructions are not counted: they belong to no function" in err
+
+
 def test_instructions_of_a_function(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The calls in objdump's listing run once for each call that goes deeper."""
     status, out, _ = run(["count", "fibonacci", "-c", f"{program} x"], capfd)
