@@ -6,14 +6,12 @@ Tested by tests/cli/test_ending.py.
 from __future__ import annotations
 
 import shutil
-import signal
 from pathlib import Path
 
 from kinst.api import Request
 from kinst.events import End
 
 _NOT_FOUND = 127  # exit status of a shell that has not found a command
-_BY_SIGNAL = 128  # exit status of a command that signal N ended: 128 + N
 # In a command with one of these, any program may be the absent one.
 _SHELL = frozenset(";|&\n()`$<>")
 
@@ -21,9 +19,9 @@ _SHELL = frozenset(";|&\n()`$<>")
 def ending_text(end: End, request: Request) -> str:
     """Return a sentence that explains the end of a trace; "" if there is nothing to explain.
 
-    If --timeout ended the trace, or a signal ended a command that no shell of a guest ran, the
-    sentence says so. If the guest's shell has not found the command's program, but this host has
-    it, the sentence says how to get the program into the guest.
+    If --timeout ended the trace, the sentence says so. If the guest's shell has not found the
+    command's program, but this host has it, the sentence says how to get the program into the
+    guest.
 
     Args:
         end: the last event of the trace.
@@ -31,10 +29,6 @@ def ending_text(end: End, request: Request) -> str:
     """
     if end.reason == "command" and end.status == _NOT_FOUND:
         return _absent_text(request)
-    number = end.status - _BY_SIGNAL
-    by_signal = end.reason == "command" and number in signal.valid_signals()
-    if by_signal and not request.kind.abilities.boots:
-        return f"kinst: signal {number} ({signal.strsignal(number)}) ended the command"
     if end.reason != "timeout" or request.timeout is None:
         return ""
     still = f", while {request.command!r} still ran" if request.command else ""

@@ -72,9 +72,16 @@ class Complaint:
 
 @dataclass(frozen=True, slots=True)
 class CommandEnded:
-    """Event: the command of -c has ended with this exit status."""
+    """Event: the command of -c has ended.
+
+    Attributes:
+        status: exit status, as a shell reports it.
+        by_signal: the signal that ended the command; 0 if it ended by itself, or if only a shell
+            of the target knows.
+    """
 
     status: int
+    by_signal: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Tested by tests/fake, through the whole path.
 from __future__ import annotations
 
 import math
+import signal
 import threading
 import time
 from collections import deque
@@ -438,6 +439,9 @@ class RunningTrace:
                 if complaint.kind == "hang" and self._is_overloaded():
                     return OVERLOAD
             if isinstance(event, CommandEnded):
+                if number := event.by_signal:
+                    name = signal.strsignal(number)
+                    self._report.say(f"kinst: signal {number} ({name}) ended the command")
                 return "command"
             if isinstance(event, BootEnded):
                 return "boot"

@@ -124,6 +124,7 @@ class TracedProgram:
         self._runs = self._has_run = False
         self._vforked = set[int]()  # threads that wait for a child which shares their memory
         self._status: int | None = None
+        self.ended_by = 0  # signal that has ended the program
         self._trouble = ""
         self._ended = threading.Event()
         self.executed = 0  # how often the program, or a process that it forked, executed another
@@ -341,6 +342,7 @@ class TracedProgram:
             if pid == self.pid:
                 code = os.waitstatus_to_exitcode(status)
                 self._status = code if code >= 0 else 128 - code
+                self.ended_by = max(0, -code)
                 self._ended.set()
             return
         number, event = os.WSTOPSIG(status), status >> 16

@@ -45,16 +45,6 @@ def test_a_program_of_this_machine_is_not_in_the_guest(tmp_path: Path) -> None:
     assert ending_text(End("command", 127), request_of("--root", "/", "-c", str(program))) == ""
 
 
-def test_the_signal_that_ended_a_program_is_told() -> None:
-    """A guest's shell tells it itself."""
-    program = request_of("--process", "-c", "./parse")
-    told = "kinst: signal 11 (Segmentation fault) ended the command"
-    assert ending_text(End("command", 139), program) == told
-    for status in (1, 128, 200, 255):  # there are no such signals
-        assert ending_text(End("command", status), program) == ""
-    assert ending_text(End("command", 139), request_of("-c", "./parse")) == ""
-
-
 @pytest.mark.parametrize(
     "command", ["true; nosuch", "true && nosuch", "ls | nosuch", "x=$(nosuch)"]
 )

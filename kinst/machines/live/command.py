@@ -58,6 +58,7 @@ class StoppedCommand:
         self._output = self._child.stdout.fileno()
         os.set_blocking(self._output, False)
         self._open = True
+        self.ended_by = 0  # signal that has ended the command
 
     def start(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -73,6 +74,7 @@ class StoppedCommand:
             status = self._child.poll()
             if status is not None:
                 self._drain()
+                self.ended_by = max(0, -status)
                 return status if status >= 0 else 128 - status
             left = deadline - time.monotonic()
             if left <= 0:

@@ -183,7 +183,7 @@ class LiveKernel(Target):
                 )
         if self._command is not None:
             status = self._command.wait(timeout)
-            return None if status is None else CommandEnded(status)
+            return None if status is None else CommandEnded(status, self._command.ended_by)
         if self._followed is not None:
             return CommandEnded(0) if self._followed.wait(timeout) else None
         time.sleep(timeout)

@@ -330,7 +330,9 @@ class TracedProcess(Target):
                 f"kinst: the program executed other programs ({executed}), whose instructions are"
                 " not counted"
             )
-        return CommandEnded(status if self._command else 0)
+        if not self._command:
+            return CommandEnded(0)
+        return CommandEnded(status, self._program.ended_by)
 
     # Planting.
 

@@ -108,6 +108,16 @@ def test_a_predicate_over_registers(program: Path, capfd: pytest.CaptureFixture[
     assert (status, out.split()) == (4, ["x", "55", "34"])
 
 
+def test_the_signal_that_ended_a_program_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    """A program may itself exit with the status by which a shell tells a signal."""
+    words = ["--process", "-n", "kinst::main:0 { @ = count(); }", "-c"]
+    status, _, err = run([*words, "sh -c 'kill -SEGV $$'"], capfd)
+    assert status == 139
+    assert "kinst: signal 11 (Segmentation fault) ended the command" in err
+    status, _, err = run([*words, "sh -c 'exit 139'"], capfd)
+    assert status == 139 and "signal" not in err
+
+
 @pytest.mark.parametrize(
     "action", ["trace(regs[R_RDI]);", "@ = quantize(regs[R_RDI]);", "@[regs[R_RDI]] = count();"]
 )
