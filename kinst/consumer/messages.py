@@ -34,10 +34,11 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-# Matches the probe descriptions at the start of a program.  A slash begins a predicate, except in
-# FILE:FUNCTION:LINE and FUNCTION+OFFSET/SIZE.
+# Matches the probe descriptions at the start of a program. A slash begins a predicate, except in
+# FILE:LINE, FILE:FUNCTION:LINE and FUNCTION+OFFSET/SIZE.
 _DESCRIPTIONS = re.compile(
-    r"(?:(?<![\w.])[-\w./]+\.[chS]:[\w.@]+:[0-9]+|\+0[xX][0-9a-fA-F]+/0[xX][0-9a-fA-F]+|[^{/;])*"
+    r"(?:(?<![\w.])[-\w./]+\.[chS]:(?:[\w.@]+:|\*?:)?[0-9]+"
+    r"|\+0[xX][0-9a-fA-F]+/0[xX][0-9a-fA-F]+|[^{/;])*"
 )
 
 

@@ -26,7 +26,10 @@ def test_matched() -> None:
     assert description_matched("read:entry/pid == 1/{}", 0) == (
         "dtrace: description 'read:entry' matched 0 probes"
     )
-    for written in ("kinst:fs/read_write.c:vfs_read:467", "vfs_read+0x13/0x350"):
+    for written in (
+        "kinst:fs/read_write.c:vfs_read:467", "vfs_read+0x13/0x350", "fs/read_write.c:451",
+        "kinst:fs/read_write.c::451", "::fs/read_write.c:*:451",
+    ):  # fmt: skip
         message = f"dtrace: description '{written}' matched 8 probes"
         assert description_matched(f"{written}/pid == 1/{{ }}", 8) == message
     assert script_matched("wrquantize.d", 2) == "dtrace: script 'wrquantize.d' matched 2 probes"
