@@ -28,7 +28,15 @@ from kinst.core.machine import (
 from kinst.events import Aggregation, End, Event, Lost, Message, Output, TracingOver
 from kinst.session.records import TraceRecords
 from kinst.session.report import MANY_PROBES, Report
-from kinst.session.silence import SECONDS, Quiet, asks, last_words, leaves_traces, reason
+from kinst.session.silence import (
+    SECONDS,
+    Quiet,
+    asks,
+    has_predicates,
+    last_words,
+    leaves_traces,
+    reason,
+)
 from kinst.session.timers import Timers
 from kinst.session.tracee import SHARE, Tracee
 from kinst.session.values import EnabledSite, TracePlan
@@ -336,6 +344,7 @@ class RunningTrace:
             len(parts.planted) + len(parts.stopped), records.has_counted, bool(command),
             self._tracee.is_guest, waits_in, tells,
             asks(parts.enabled.compiled.program, self._layout, sites),
+            has_predicates(parts.enabled.compiled.tree, self._tracee.passer),
         )  # fmt: skip
 
     def _tell_nothing_fired(self, command: str) -> None:

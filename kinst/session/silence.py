@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from kinst.core.dataclass import dataclass
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
+from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.unparse import unparse_expression
 from kinst.dlang.walk import find
 
 SECONDS = 2.0  # seconds without a record until the message
@@ -28,6 +30,7 @@ class Quiet:
             function is not known.
         leaves_traces: whether each hit would have left a record or a value (see leaves_traces()).
         asks: whether some clause leaves a record or a value if its predicate is true.
+        has_predicates: whether the user has written a predicate.
     """
 
     planted: int
@@ -37,6 +40,7 @@ class Quiet:
     waits_in: str = ""
     leaves_traces: bool = True
     asks: bool = False
+    has_predicates: bool = True
 
 
 def reason(quiet: Quiet) -> str:
@@ -74,6 +78,8 @@ def last_words(quiet: Quiet) -> str:
     some = "1 instruction was" if quiet.planted == 1 else f"{quiet.planted} instructions were"
     if not quiet.leaves_traces:
         never = "no probe fired, or no predicate was true"
+        if not quiet.has_predicates:
+            never = "no probe whose clauses record anything fired"
         return f"kinst: nothing was recorded: {some} planted, and {never}" if quiet.asks else ""
     during = "the command ran" if quiet.has_command else "the trace ran"
     if quiet.is_guest and not quiet.has_command:
@@ -127,6 +133,16 @@ def _clears(program: typed.TypedProgram) -> bool:
     """Return whether a program may clear its aggregations, so that it may have counted although
     no aggregation has a value."""
     return any(find(program, typed.ClearAction)) or any(find(program, typed.TruncAction))
+
+
+def has_predicates(program: tree.ProgramNode, passer: int) -> bool:
+    """Return whether a program has a predicate besides that of not_in_process().
+
+    Args:
+        passer: id of the process in which no clause fires, 0 if there is none.
+    """
+    texts = (unparse_expression(one.predicate) for one in program.clauses if one.predicate)
+    return any(text != f"pid != {passer}" for text in texts)
 
 
 def _tells(clause: typed.Clause, layout: ProgramLayout, passer: int) -> bool:

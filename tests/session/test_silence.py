@@ -6,8 +6,8 @@ import pytest
 
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.probe import ProbeName
-from kinst.dlang.api import compile_text
-from kinst.session.silence import Quiet, asks, last_words, reason
+from kinst.dlang.api import compile_text, parse_text
+from kinst.session.silence import Quiet, asks, has_predicates, last_words, reason
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,10 @@ def test_nothing_to_say(quiet: Quiet) -> None:
             Quiet(75, False, True, True, leaves_traces=False, asks=True),
             "kinst: nothing was recorded: 75 instructions were planted, and no probe fired, or no",
         ),
+        (
+            Quiet(1, False, True, True, leaves_traces=False, asks=True, has_predicates=False),
+            "1 instruction was planted, and no probe whose clauses record anything fired",
+        ),
         (Quiet(75, True, True, True, leaves_traces=False, asks=True), ""),
         (Quiet(75, True, True, True), ""),
         (Quiet(0, False, False, True), ""),
@@ -91,3 +95,11 @@ def test_predicates_may_never_have_been_true(text: str, known: bool) -> None:
     name = ProbeName("kinst", "vmlinux", "f", "5")
     layout = lay_out_program(program, [(name, 5, clauses)], 256, 1 << 20)
     assert asks(program, layout, [(0,)]) == known
+
+
+@pytest.mark.parametrize(
+    ("predicate", "written"), [("", False), ("/pid != 7/", False), ("/pid/", True)]
+)
+def test_predicates_of_the_user(predicate: str, written: bool) -> None:
+    program = parse_text(f"fbt::vfs_read:entry {predicate} {{ trace(1); }}", "t.d")
+    assert has_predicates(program, 7) == written
