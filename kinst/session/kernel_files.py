@@ -23,6 +23,7 @@ from kinst.core.paths import cache_folder
 from kinst.core.types import KERNEL, TypeSource
 from kinst.dlang import typed
 from kinst.dlang.walk import expressions
+from kinst.image.dwarf import indexing
 from kinst.image.elf_file import open_file
 from kinst.image.type_files import FileTypes, ImagePaths
 from kinst.isa import load, name_of_machine
@@ -78,8 +79,8 @@ class KernelFiles:
 
     @cached_property
     def _debug(self) -> DebugFiles:
-        indexing = partial(self._progress, "indexing debug information")
-        files: DebugFiles = _module("image.debug_info").DebugFiles(cache_folder(), indexing)
+        progress = partial(self._progress, indexing())
+        files: DebugFiles = _module("image.debug_info").DebugFiles(cache_folder(), progress)
         return files
 
     def open(

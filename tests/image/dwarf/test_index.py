@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from kinst.core.inline import DebugIndex
+from kinst.image.dwarf import indexing
 from kinst.image.dwarf.build import build
 from kinst.image.dwarf.index import Index, open_index
 from kinst.image.dwarf.lines import Lines
@@ -39,6 +40,15 @@ class Copy:
     ranges: Ranges
     called: str
     decl: str
+
+
+def test_compiling_the_scan_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert indexing() == "compiling the reader of debug information (once), and indexing"
+    code = tmp_path / "kinst" / "compiled" / "sources" / "scan"
+    code.mkdir(parents=True)
+    (code / "scan.nbc").touch()
+    assert indexing() == "indexing debug information"
 
 
 @pytest.fixture(scope="session")

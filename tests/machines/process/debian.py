@@ -108,6 +108,7 @@ COMMANDS = {
     "zsh": "zsh -f script.sh",
     "zstd": "zstd -q -12 -k text",
 }
+CALLGRIND = "valgrind -q --tool=callgrind '--dump-before=*fork*'"
 # Programs of more than 5 MB of code: minutes of planning each.
 LARGE = ("cc1", "chromedriver", "cmake", "gdb", "node")
 SCRIPTS = {
@@ -346,13 +347,16 @@ class Runner:
     def callgrind(self, name: str) -> tuple[Run, float, int]:
         """Run a command under valgrind's callgrind.
 
+        callgrind writes and zeroes its counts before each fork: otherwise the profile of the child
+        would include what the parent has executed.
+
         Returns what it leaves, its user seconds, and how many instructions of the program's file
         were executed.
         """
         folder = self._result.parent / "callgrind"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        grind = f"valgrind -q --tool=callgrind --callgrind-out-file={folder}/%p"
+        grind = f"{CALLGRIND} --callgrind-out-file={folder}/%p"
         with unrandomized():
             before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
             run = self._run_in_copy(["sh", "-c", f"exec {grind} {self.words(name)}"])

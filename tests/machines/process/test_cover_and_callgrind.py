@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.machines.process.debian import CALLGRIND, executed
 from tests.machines.process.stepped import needs_programs
 from tests.machines.process.test_cover_and_gcov import Source, by_kinst, write
 
@@ -18,6 +19,20 @@ pytestmark = [
     pytest.mark.full,
     pytest.mark.skipif(not shutil.which("valgrind"), reason="apt install valgrind"),
 ]
+# 2,000,000 and 3 times 2,000 rounds, of six instructions with Debian's gcc.
+FORKS = """\
+#include <sys/wait.h>
+#include <unistd.h>
+static volatile int x;
+__attribute__((noinline)) static void work(int rounds) { for (int k = 0; k < rounds; k++) x += k; }
+int main(void) {
+  work(2000000);
+  for (int k = 0; k < 3; k++) {
+    if (!fork()) { work(2000); return 0; }
+    wait(0);
+  }
+}
+"""
 _ROW = re.compile(r"(0x[0-9a-f]+) (\d+) (\d+)")
 
 
@@ -52,6 +67,18 @@ def by_callgrind(program: Path, name: str) -> dict[int, int]:
     for (line, _), count in counts.items():
         lines[line] = max(lines.get(line, 0), count)
     return lines
+
+
+def test_what_ran_before_a_fork_is_in_one_profile(tmp_path: Path) -> None:
+    """debian.py adds up the profiles of all processes."""
+    (tmp_path / "forks.c").write_text(FORKS)
+    program, profiles = tmp_path / "forks", tmp_path / "profiles"
+    profiles.mkdir()
+    subprocess.run(["gcc", "-O1", "-o", program, tmp_path / "forks.c"], check=True)
+    command = f"{CALLGRIND} --callgrind-out-file={profiles}/%p {program}"
+    subprocess.run(["sh", "-c", command], check=True)
+    total = sum(executed(file, str(program)) for file in profiles.iterdir())
+    assert 3 <= total / 2_006_000 <= 8  # 24 with what ran before each fork four times
 
 
 @pytest.mark.parametrize("seed", [4, 5])
