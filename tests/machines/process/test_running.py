@@ -50,6 +50,21 @@ class Running:
         self.process.stdin.flush()
         assert self.process.stdout.readline() == f"{answer(rounds)}\n"
 
+    def spin(self, rounds: int) -> None:
+        """Wait until the program's spinning thread has done this many more rounds, which it counts
+        itself, 20,000 at a time."""
+        steps, deadline = self.address("steps"), time.monotonic() + SECONDS
+        with open(f"/proc/{self.pid}/mem", "rb", buffering=0) as memory:
+
+            def done() -> int:
+                memory.seek(steps)
+                return int.from_bytes(memory.read(8), "little")
+
+            begun = done()
+            while done() - begun < rounds:
+                assert time.monotonic() < deadline, "the thread does not spin"
+                time.sleep(0.001)
+
     def end(self) -> None:
         """Let the program end, and check its own check of what its thread has computed."""
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -194,10 +209,15 @@ def test_rounds_of_a_running_process_are_counted(
     with running(tmp_path, *options) as one:
         one.ask(10)
         for rounds in (1000, 2003):
-            hits = traced(one, lambda n=rounds: one.ask(n), program)  # type: ignore[misc]
+
+            def during(n: int = rounds) -> None:
+                one.ask(n)
+                one.spin(40_000)
+
+            hits = traced(one, during, program)
             found = {n for (function, _), n in hits.items() if function == "answer_round"}
             assert found == {rounds}
-            assert sum(n for (name, _), n in hits.items() if name == "spin_round") > 10_000
+            assert sum(n for (name, _), n in hits.items() if name == "spin_round") > 20_000
             there, file = one.text()
             assert there == file
             one.ask(7)
