@@ -602,17 +602,10 @@ def with_read_arguments(
         own = tuple([a if n in wanted else none for n, a in enumerate(some)])
         changed.append(
             EnabledSite(
-                e.probe,
-                e.clauses,
-                e.epid,
-                e.timer,
-                own,
-                e.condition,
-                e.switch,
-                e.selection,
-                e.refusal,
+                e.probe, e.clauses, e.epid, e.timer, own, e.condition, e.switch, e.selection,
+                never=e.never, refusal=e.refusal,
             )
-        )
+        )  # fmt: skip
     return tuple(changed)
 
 
