@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from tests.vm.stub_guest import stub_guest
 
 pytestmark = pytest.mark.vm
 
+GDB_SECONDS = 200.0  # a run of gdb takes 20 on an idle machine
+RUNS = 3
 FIRST = {"amd64": "rdi", "arm64": "x0", "riscv64": "a0"}  # first argument
 # A call of the kernel's own function that spins for 400 ms.
 SPIN = {
@@ -221,7 +224,18 @@ def place(guest: Guest) -> Place:
 
 @pytest.fixture(scope="module")
 def authority(guest: Guest, place: Place, tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    folder = tmp_path_factory.mktemp("by-hand")
+    """What gdb's changes do. One of some ten runs of gdb with a riscv64 guest never ended: the
+    guest's reader of 108 bytes did not come back from the call that spins. No kinst takes part in
+    it, so it is run again, in another guest."""
+    for _ in range(RUNS):
+        with suppress(subprocess.TimeoutExpired):
+            return _changed_by_gdb(guest, place, tmp_path_factory.mktemp("by-hand"))
+    raise AssertionError(f"{RUNS} runs of gdb did not end in {GDB_SECONDS:g} s each")
+
+
+def _changed_by_gdb(guest: Guest, place: Place, folder: Path) -> Authority:
+    """Run a guest in which gdb makes each change. Raises subprocess.TimeoutExpired if gdb does not
+    end."""
     count = COUNT[guest.isa][2:].lower()
     bytes_of = {name: size for size, name in NAMES.items()}
     breaks = "\n".join(
@@ -240,7 +254,7 @@ def authority(guest: Guest, place: Place, tmp_path_factory: pytest.TempPathFacto
         )
         told = subprocess.run(
             ["gdb-multiarch", "-nx", "-batch", "-x", str(script), str(guest.kernel.debug)],
-            capture_output=True, text=True, timeout=SECONDS,
+            capture_output=True, text=True, timeout=GDB_SECONDS,
         )  # fmt: skip
         _, found, size = told.stdout.rpartition("the round begins after ")
         assert found, told
