@@ -24,8 +24,11 @@ HOST = """
 BEGIN, tick-20ms { rounds++; }
 tick-20ms /rounds == 2/ { exit(0); }
 """
-# Messages about faults: the first ones, and how many more there were.
-FAULTS = re.compile(r"error on enabled probe|^kinst: \d+ more errors?\b")
+# Messages about faults: the first ones, and how many more there were. On a busy host, firings of
+# the timer may be missed, which changes no result: the program waits for the second firing.
+EXPECTED = re.compile(
+    r"error on enabled probe|^kinst: \d+ more errors?\b|firings? of profile:::tick-20ms w"
+)
 GUARD = 'execname == "reads"'
 
 
@@ -71,7 +74,7 @@ def check(seed: int, count: int, reads: Path, sites: str, folder: Path) -> None:
         result = running.result(600).good()
         wrong = differences(result.out, wanted)
         assert not wrong, f"{where}, seed {seed}: {len(wrong)} differ:\n" + "\n".join(wrong[:5])
-        others = [line for line in result.err.splitlines() if not FAULTS.search(line)]
+        others = [line for line in result.err.splitlines() if not EXPECTED.search(line)]
         assert others == [], (where, seed)
     faults = sum(line.startswith("error ") for lines in wanted.lines for line in lines)
     assert faults > count // 10
