@@ -50,6 +50,13 @@ class Running:
         self.process.stdin.flush()
         assert self.process.stdout.readline() == f"{answer(rounds)}\n"
 
+    def wait_for_read(self) -> None:
+        """Wait until the program waits for its next line in read(2)."""
+        deadline = time.monotonic() + SECONDS
+        while not Path(f"/proc/{self.pid}/syscall").read_text().startswith("0 0x0 "):
+            assert time.monotonic() < deadline, "the program does not read"
+            time.sleep(0.001)
+
     def spin(self, rounds: int) -> None:
         """Wait until the program's spinning thread has done this many more rounds, which it counts
         itself, 20,000 at a time."""
