@@ -12,7 +12,7 @@ from kinst.image.function_table import FunctionTable
 from kinst.systems.linux.isafacts import CallNames
 from kinst.systems.linux.system_calls import call_named
 
-# For each name: functions of Linux, of which a hint names the first that the kernel has.
+# Linux's functions for each name. A hint names the first one that the kernel has.
 _COUNTERPARTS = {
     # FreeBSD's kernel
     "amd64_syscall": "x64_sys_call",
