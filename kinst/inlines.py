@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.inline import FunctionDie, InlineCopy
 from kinst.core.paths import cache_folder
 from kinst.image.debuglink import find_debug
-from kinst.image.dwarf import indexing
 from kinst.image.dwarf.index import Index, open_index
 from kinst.image.elf_file import open_file
 
@@ -104,7 +102,7 @@ def inline_functions(
         raise KinstError(
             f"{path}: no debug information", "install its debug package, or build with -g"
         )
-    index = open_index(found.file, cache_folder(), partial(on_progress, indexing()))
+    index = open_index(found.file, cache_folder(), on_progress)
     functions = index.functions(name)
     inline = [function for function in functions if function.inlined]
     if not inline:

@@ -28,7 +28,7 @@ from kinst.image.btf_types import BtfTypes, open_types
 from kinst.image.dwarf.cfi import ROOM, Cfi, open_cfi
 from kinst.image.dwarf.dies import Dies
 from kinst.image.dwarf.entry_values import Caller
-from kinst.image.dwarf.index import Index, key_of, open_index, open_saved
+from kinst.image.dwarf.index import Index, Progress, key_of, open_index, open_saved
 from kinst.image.dwarf.lines import Lines, LineSpan
 from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.dwarf.location_lists import Lists
@@ -75,7 +75,7 @@ class DebugInfo:
         module: str = KERNEL,
         base: DebugInfo | None = None,
         cache: Path | None = None,
-        progress: Callable[[float], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Describe the image without reading its file yet.
 
@@ -84,7 +84,7 @@ class DebugInfo:
             module: the image's name in D.
             base: debug information of the kernel, if the image is one of its modules.
             cache: folder of saved indexes, None to save nothing.
-            progress: called while an index is built, with the fraction (0 to 1) that is done.
+            progress: called while an index is built.
         """
         self.module = module
         self._file = file
@@ -434,11 +434,9 @@ class _UnitsByAddress:
 class DebugFiles:
     """The DebugInfo objects of one machine, by file: each file is opened once."""
 
-    def __init__(
-        self, cache: Path | None = None, progress: Callable[[float], None] | None = None
-    ) -> None:
+    def __init__(self, cache: Path | None = None, progress: Progress | None = None) -> None:
         self._cache = cache
-        self.progress = progress
+        self._progress = progress
         self._known: dict[tuple[Path, str, str], DebugInfo] = {}
 
     def open(
@@ -458,12 +456,8 @@ class DebugFiles:
         file = open_file(path)
         key = file.path.resolve(), file.build_id, module
         if key not in self._known:
-            self._known[key] = DebugInfo(file, module, base, self._cache, self._told)
+            self._known[key] = DebugInfo(file, module, base, self._cache, self._progress)
         return self._known[key]
-
-    def _told(self, part: float) -> None:
-        if self.progress is not None:
-            self.progress(part)
 
 
 def _bounded(type_: DType | None, size: int) -> DType | None:

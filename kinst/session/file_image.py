@@ -7,7 +7,7 @@ DWARF, decoded for the file's own ISA. Nothing is booted, and no instruction is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 
 from kinst.core.dialect import Dialect, with_libraries
 from kinst.core.errors import KinstError
@@ -17,7 +17,6 @@ from kinst.core.system import SystemCall, Tracepoint, TracepointSite
 from kinst.dlang.syntax.unparse import unparse
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.debuglink import find_debug, mismatch
-from kinst.image.dwarf import indexing
 from kinst.image.elf import Elf, open_elf
 from kinst.image.elf_file import ElfFile, open_file
 from kinst.image.loaded_images import LoadedImages, moved_by
@@ -121,7 +120,7 @@ def expand_request_in_file(request: Request, report: Report) -> str:
     """
     path = request.machine.kernel or request.machine.debug
     isa = isa_of_file(path)
-    files = DebugFiles(cache_folder(), partial(report.progress, indexing()))
+    files = DebugFiles(cache_folder(), report.progress)
 
     @cache
     def debug() -> DebugInfo:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,6 @@ from kinst.core.paths import cache_folder
 from kinst.core.types import KERNEL, TypeSource
 from kinst.dlang import typed
 from kinst.dlang.walk import expressions
-from kinst.image.dwarf import indexing
 from kinst.image.elf_file import open_file
 from kinst.image.type_files import FileTypes, ImagePaths
 from kinst.isa import load, name_of_machine
@@ -79,8 +78,8 @@ class KernelFiles:
 
     @cached_property
     def _debug(self) -> DebugFiles:
-        progress = partial(self._progress, indexing())
-        files: DebugFiles = _module("image.debug_info").DebugFiles(cache_folder(), progress)
+        debug_info = _module("image.debug_info")
+        files: DebugFiles = debug_info.DebugFiles(cache_folder(), self._progress)
         return files
 
     def open(

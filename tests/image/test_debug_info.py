@@ -78,12 +78,16 @@ def test_an_index_that_is_not_there_is_looked_for_once(
 
 def test_an_index_is_made_once(program: Path, tmp_path: Path) -> None:
     """Progress is reported only while an index is made; one of another format is made again."""
-    told: list[float] = []
-    made = open_index(program, tmp_path, told.append)
+    told: list[tuple[str, float | None]] = []
+
+    def progress(work: str, part: float | None) -> None:
+        told.append((work, part))
+
+    made = open_index(program, tmp_path, progress)
     (saved,) = (path for path in tmp_path.iterdir() if path.name.startswith("dwarf-"))
     count, kept = len(told), saved.read_bytes()
-    assert count and told[-1] == 1.0
-    assert open_index(program, tmp_path, told.append).inline_names() == made.inline_names()
+    assert count and "indexing" in told[-1][0] and told[-1][1] == 1.0
+    assert open_index(program, tmp_path, progress).inline_names() == made.inline_names()
     assert len(told) == count and saved.read_bytes() == kept
     key = key_of(open_file(program))
     arrays = saved_arrays.load(saved, key)
@@ -91,7 +95,7 @@ def test_an_index_is_made_once(program: Path, tmp_path: Path) -> None:
     older = {name: np.asarray(array) for name, array in arrays.items() if "enumeration" not in name}
     assert saved_arrays.save(saved, key, older)
     assert open_saved(open_file(program), tmp_path) is None
-    again = open_index(program, tmp_path, told.append)
+    again = open_index(program, tmp_path, progress)
     assert len(told) == 2 * count and again.enumerations == made.enumerations
     assert saved.read_bytes() == kept
     assert open_saved(open_file(program), tmp_path) is not None

@@ -16,12 +16,14 @@ import importlib
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.inline import FunctionDie, InlineCopy
+from kinst.core.paths import cache_folder
 from kinst.image import saved_arrays
 from kinst.image.dwarf.numbers import (
     KIND_BASE,
@@ -37,6 +39,9 @@ KINDS = {
     KIND_STRUCTURE: "struct", KIND_UNION: "union", KIND_ENUMERATION: "enum",
     KIND_TYPEDEF: "typedef", KIND_BASE: "base",
 }  # fmt: skip
+
+# Called with the name of the work and the fraction (0 to 1) that is done; None if not known.
+Progress = Callable[[str, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,17 +368,28 @@ def _whole(arrays: Arrays) -> bool:
     return "enumeration_die" in arrays
 
 
+def indexing() -> str:
+    """Return what kinst does while it makes an index, in words for its progress.
+
+    In a new cache, the scan must be compiled first, which takes longer than the index of a small
+    program.
+    """
+    if any((cache_folder() / "compiled").glob("*/*/*.nbc")):
+        return "indexing debug information"
+    return "compiling the reader of debug information (once), and indexing"
+
+
 def open_index(
     file: ElfFile | str | Path,
     cache: Path | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Index:
     """Return the index of a file's own debug information, loaded from the cache or built.
 
     Args:
         file: the file or its path.
         cache: the folder of saved indexes (core.paths), or None to save nothing.
-        progress: called while an index is built, with the fraction (0 to 1) that is done.
+        progress: called while an index is built.
 
     Raises:
         KinstError: the file has no debug information, or it is damaged.
@@ -387,8 +403,9 @@ def open_index(
     saved = cache / f"dwarf-{key}.index" if cache else None
     arrays = saved_arrays.load(saved, key) if saved else None
     if arrays is None or not _whole(arrays):
+        told = partial(progress, indexing()) if progress else (lambda part: None)
         builder: Any = importlib.import_module("kinst.image.dwarf.build")
-        arrays = builder.build(file, progress or (lambda part: None))
+        arrays = builder.build(file, told)
         if saved:
             saved_arrays.save(saved, key, arrays)
     return Index(str(file.path), arrays)

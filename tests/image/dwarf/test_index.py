@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from kinst.core.inline import DebugIndex
-from kinst.image.dwarf import indexing
 from kinst.image.dwarf.build import build
-from kinst.image.dwarf.index import Index, open_index
+from kinst.image.dwarf.index import Index, indexing, open_index
 from kinst.image.dwarf.lines import Lines
 from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import open_elf
