@@ -130,14 +130,15 @@ def sites(
         first = entry_probe_site(function, kernel)
         if first is not None:
             site = Site(function, first.address - function.address, first.code)
-            yield Found(probe, site, None, entry)
+            yield Found(probe, site, arguments=entry)
         return
     assert exits is not None
     result = Argument(ARGUMENT_SLOT, kernel.isa.result_slot), Argument(ARGUMENT_NONE)
     for part, one, condition, has_result in ways_out(exits, kernel):
         site = Site(part, one.address - part.address, one.code)
         constant = Argument(ARGUMENT_CONSTANT, one.address - function.address)
-        yield Found(probe, site, None, (constant, result[not has_result]), condition)
+        arguments = (constant, result[not has_result])
+        yield Found(probe, site, arguments=arguments, condition=condition)
 
 
 def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) -> str | None:

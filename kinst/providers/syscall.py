@@ -106,7 +106,7 @@ def _entry(probe: ProbeName, call: SystemCall, kernel: Kernel) -> Iterator[Found
     one = entry_probe_site(call.function, kernel)
     if one is not None:
         site = Site(call.function, one.address - call.function.address, one.code)
-        yield Found(probe, site, None, call.arguments)
+        yield Found(probe, site, arguments=call.arguments)
 
 
 def _returns(
@@ -127,7 +127,7 @@ def _returns(
             offset = one.address - function.address
             sites[one.address] = Site(function, offset, one.code)
         site = sites[result.address]
-        yield Found(probe, site, None, (result.value,) * 2, selection=result.selection)
+        yield Found(probe, site, arguments=(result.value,) * 2, selection=result.selection)
 
 
 PROVIDER = SyscallProvider()

@@ -370,10 +370,13 @@ class _Named:
                     epids[here] = epid
                     epid += len(here)
                 probe = Probe(id_, one.name, one.site)
-                made.append(EnabledSite(
-                    probe, here, epids[here], one.timer, one.arguments, one.condition, one.switch,
-                    one.selection, one.never,
-                ))  # fmt: skip
+                made.append(
+                    EnabledSite(
+                        probe, here, epids[here], one.timer, arguments=one.arguments,
+                        condition=one.condition, switch=one.switch, selection=one.selection,
+                        never=one.never,
+                    )
+                )  # fmt: skip
         return tuple(made)
 
     def _clauses_at(self, k: int, found: Found, clauses: tuple[int, ...]) -> tuple[int, ...]:
@@ -600,12 +603,7 @@ def with_read_arguments(
         wanted = read[e.clauses]
         some = e.arguments[: max(wanted) + 1] if wanted else ()
         own = tuple([a if n in wanted else none for n, a in enumerate(some)])
-        changed.append(
-            EnabledSite(
-                e.probe, e.clauses, e.epid, e.timer, own, e.condition, e.switch, e.selection,
-                never=e.never, refusal=e.refusal,
-            )
-        )  # fmt: skip
+        changed.append(replace(e, arguments=own))
     return tuple(changed)
 
 

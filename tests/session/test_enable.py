@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import pytest
 
 from kinst.core.errors import DError
+from kinst.core.kernel import Found, Kernel, Provider, Timer
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_NONE
-from kinst.core.probe import ProbePattern
+from kinst.core.probe import Argument, ProbePattern, Selection
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_programs, parse_option
 from kinst.isa import load
@@ -152,6 +155,31 @@ def test_arguments_that_no_clause_reads(text: str, read: tuple[int, ...]) -> Non
     (site,), (whole,) = with_read_arguments(compiled, before), before
     kept = {n: one for n, one in enumerate(site.arguments) if one.kind != ARGUMENT_NONE}
     assert kept == {n: whole.arguments[n] for n in read}
+
+
+def test_a_probe_keeps_each_property_on_its_way() -> None:
+    """What a provider says of a probe stays beside it, each under its own name."""
+    timer, argument = Timer(1, each_cpu=False), Argument(ARGUMENT_CONSTANT, 5)
+    selection = Selection(argument, (1,))
+    said: dict[str, object] = {
+        "timer": timer, "arguments": (argument,), "condition": "1", "switch": 7,
+        "selection": selection, "never": "it is never reached",
+    }  # fmt: skip
+    (found,) = load_all()["fbt"].match(ProbePattern("fbt", "", "plain", "entry"), KERNEL)
+    assert {*said} | {"name", "site"} == {one.name for one in fields(Found)}
+
+    class Saying(Provider):
+        name = "fbt"
+
+        def match(self, pattern: ProbePattern, kernel: Kernel | None) -> list[Found]:
+            return [replace(found, **said)]  # type: ignore[arg-type]
+
+    compiled = program("fbt::plain:entry {}")
+    before, _ = enable(compiled, {"fbt": Saying()}, KERNEL, zero=False)
+    refused = replace(before[0], refusal="its code differs")
+    (after,) = with_read_arguments(compiled, [refused])
+    assert {one: getattr(before[0], one) for one in said} == said
+    assert after == replace(refused, arguments=())
 
 
 def test_a_clause_local_variable_without_a_value_is_told() -> None:
