@@ -199,6 +199,10 @@ class Reader:
         if isinstance(part, ast.Constant):
             return str(part.value)
         assert isinstance(part, ast.FormattedValue)
+        match part.value:  # a number with its noun: kinst.core.units.counted()
+            case ast.Call(ast.Name("counted"), [number, ast.Constant(one), *several]):
+                nouns = [ast.literal_eval(node) for node in several] or [f"{one}s"]
+                return f"{{{ast.unparse(number)}}} {nouns[0]}"
         return f"{{{ast.unparse(part.value)}}}"
 
     def _assigned(self, name: str, call: ast.Call) -> Iterator[ast.expr]:

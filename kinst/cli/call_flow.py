@@ -22,6 +22,7 @@ from kinst.cli.interrupts import Interrupts
 from kinst.cli.outcome import finished
 from kinst.cli.reporting import discard, user_report
 from kinst.cli.steps import Steps
+from kinst.core.units import counted
 from kinst.errors import KinstError
 from kinst.events import Aggregation, Batch, Event, Lost, Record
 from kinst.views.call_tracing import (
@@ -226,7 +227,7 @@ def _traced(
             new |= found_functions(again.aggregations) - names
         if not new:
             break
-        say(f"kinst: the traced call has reached {_counted(len(new), 'more function')}:"
+        say(f"kinst: the traced call has reached {counted(len(new), 'more function')}:"
             " a call is traced once more")  # fmt: skip
         names |= new
         call = _followed(machine, follower, root, condition, names, refused)
@@ -324,29 +325,25 @@ def _reason(call: Unfollowed, refused: dict[int, str]) -> str:
     return next((why for at, why in refused.items() if low <= at < low + ENTRY), "")
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def _say_left_out(followed: _Followed, refused: dict[int, str]) -> None:
     """Print how many calls the tree shows, and how many calls are left out, with reasons."""
     tree = followed.tree
     called = [one.function for one in tree.root.walk() if not one.inlined]
     shown, traced = len(set(called)), len(followed.tracing.codes)
-    say(f"kinst: {_counted(len(called), 'call')} of {_counted(shown, 'function')};"
-        f" {_counted(traced, 'function')} {'was' if traced == 1 else 'were'} traced")  # fmt: skip
+    say(f"kinst: {counted(len(called), 'call')} of {counted(shown, 'function')};"
+        f" {counted(traced, 'function')} {'was' if traced == 1 else 'were'} traced")  # fmt: skip
     left: Counter[tuple[str, str]] = Counter()
     for one in followed.unfollowed:
         why = _reason(one, refused) or "its entry has no probe"
         left[one.name or "a function that is called by its address", why] += one.count
     for (name, why), count in left.most_common(MOST_NAMED):
-        say(f"kinst: {_counted(count, 'call')} of {name} left out: {why}")
+        say(f"kinst: {counted(count, 'call')} of {name} left out: {why}")
     others = len(left) - MOST_NAMED
     if others > 0:
         count = sum(left.values()) - sum(count for _, count in left.most_common(MOST_NAMED))
-        say(f"kinst: {_counted(count, 'call')} of {_counted(others, 'other function')} left out")
+        say(f"kinst: {counted(count, 'call')} of {counted(others, 'other function')} left out")
     if tree.interrupted:
-        say(f"kinst: {_counted(tree.interrupted, 'call')} by interrupts left out; times include"
+        say(f"kinst: {counted(tree.interrupted, 'call')} by interrupts left out; times include"
             " interrupts")  # fmt: skip
     for (_, name), count in tree.unmatched.items():
-        say(f"kinst: {name}: {_counted(count, 'return')} not seen")
+        say(f"kinst: {name}: {counted(count, 'return')} not seen")

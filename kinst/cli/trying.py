@@ -23,6 +23,7 @@ from kinst.cli import outcome
 from kinst.cli.guard import say, write
 from kinst.cli.progress import Progress
 from kinst.cli.reporting import discard, user_report
+from kinst.core.units import counted
 from kinst.errors import KinstError
 from kinst.trials.delays import Delays
 from kinst.trials.injection import FailableCall, Injection, failures_of, find_targets, in_order
@@ -92,7 +93,8 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
             for name, why in targets.left_out:
                 say(f"kinst: {name} is left out: {why}")
         elif targets.left_out:
-            say(f"kinst: {len(targets.left_out)} functions are left out (-v says why)")
+            some = counted(len(targets.left_out), "function is", "functions are")
+            say(f"kinst: {some} left out (-v says why)")
         sweep = Injection(machine, targets, within)
         if request.show_program:
             write(sys.stdout, sweep.program)
@@ -102,13 +104,13 @@ def inject(asked: Asked, within: Sequence[str], *, first: bool) -> int:
         base = run.baseline()
         report.left_out = discard  # every trace would repeat it
         calls = sweep.calls(base.run)
-        say(f"kinst: {_counted(calls)} can fail")
+        say(f"kinst: {_calls_and_stacks(calls)} can fail")
         kept = sweep.kept(base.run)
         left_out = ""
         if kept:
             left_out = (
-                f"{_counted(kept)} are left out: their flags say that they must not fail"
-                f" ({sweep.flag})"
+                f"left out: {_calls_and_stacks(kept)}, which must not fail (their flags have"
+                f" {sweep.flag})"
             )
             say(f"kinst: {left_out}")
         if not calls:
@@ -154,11 +156,12 @@ def race(
             return 0
         chosen = asked.only or range(1, sweep.count + 1)
         counts = ", ".join((
-            _count(len(offsets or known), "instruction", "instructions"),
-            _count(len(delays), "delay", "delays"),
+            counted(len(offsets or known), "instruction", spec=","),
+            counted(len(delays), "delay"),
         ))  # fmt: skip
         fewer = "" if offsets else " (--at and --delays choose fewer)"
-        say(f"kinst: {counts}: {_count(len(chosen), 'try', 'tries')} on CPU {cpu}{fewer}")
+        tries = counted(len(chosen), "try", "tries", spec=",")
+        say(f"kinst: {counts}: {tries} on CPU {cpu}{fewer}")
         run = _SweepRun(asked, sweep, machine)
         base = run.baseline()
         report.left_out = discard
@@ -259,13 +262,10 @@ class _SweepRun:
             self._progress(f"{told} ({self._over} of {self._all})", part)
 
 
-def _count(number: int, one: str, several: str) -> str:
-    return f"{number:,} {one if number == 1 else several}"
-
-
-def _counted(calls: Sequence[FailableCall]) -> str:
+def _calls_and_stacks(calls: Sequence[FailableCall]) -> str:
     """Return how many calls there are, and from how many stacks, as text."""
-    return f"{len(calls)} calls from {len({one.stack for one in calls})} stacks"
+    stacks = len({one.stack for one in calls})
+    return f"{counted(len(calls), 'call')} from {counted(stacks, 'stack')}"
 
 
 def _shown(path: str) -> Callable[[Summary], str]:

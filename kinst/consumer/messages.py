@@ -16,6 +16,7 @@ from kinst.core.layout import (
     FAULT_NOSCRATCH,
 )
 from kinst.core.probe import Probe
+from kinst.core.units import counted
 from kinst.events import Fault, Lost
 
 # Name of each kind of fault (DTrace's without DTRACEFLT_), and dtrace(1)'s words for it.
@@ -28,10 +29,6 @@ _FAULTS = {
 }
 
 LIST_HEADER = f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 # Matches the probe descriptions at the start of a program. A slash begins a predicate, except in
@@ -69,12 +66,12 @@ def description_matched(program: str, probes: int) -> str:
         probes: number of probes.
     """
     name = _description(program)
-    return f"dtrace: description '{name}' matched {_plural(probes, 'probe')}"
+    return f"dtrace: description '{name}' matched {counted(probes, 'probe')}"
 
 
 def script_matched(file: str, probes: int) -> str:
     """Return the message that says how many probes the D file of an option -s matched."""
-    return f"dtrace: script '{file}' matched {_plural(probes, 'probe')}"
+    return f"dtrace: script '{file}' matched {counted(probes, 'probe')}"
 
 
 def list_row(probe: Probe) -> str:
@@ -126,28 +123,28 @@ def _lost_events(losses: Sequence[SlotLosses], cpus: int) -> list[Lost]:
         number = one.slot if one.slot < cpus else None
         cpu = _place(one.slot, cpus)
         for kind, count, text in (
-            ("record", one.records, f"dtrace: {_plural(one.records, 'drop')} on {cpu}"),
+            ("record", one.records, f"dtrace: {counted(one.records, 'drop')} on {cpu}"),
             (
                 "aggregation",
                 one.aggregations,
-                f"dtrace: {_plural(one.aggregations, 'aggregation drop')} on {cpu}"
+                f"dtrace: {counted(one.aggregations, 'aggregation drop')} on {cpu}"
                 " (a larger -x aggsize= loses fewer)",
             ),
             (
                 "speculative",
                 one.speculative,
-                f"dtrace: {_plural(one.speculative, 'speculative drop')} on {cpu}",
+                f"dtrace: {counted(one.speculative, 'speculative drop')} on {cpu}",
             ),
             (
                 "speculation",
                 one.unavailable,
-                f"dtrace: {_plural(one.unavailable, 'failed speculation')}"
+                f"dtrace: {counted(one.unavailable, 'failed speculation')}"
                 " (no speculative buffer available)",
             ),
             (
                 "nested",
                 one.nested,
-                f"kinst: {_plural(one.nested, 'probe')} dropped on {cpu}:"
+                f"kinst: {counted(one.nested, 'probe')} dropped on {cpu}:"
                 " it was already in a probe",
             ),
         ):
@@ -155,7 +152,7 @@ def _lost_events(losses: Sequence[SlotLosses], cpus: int) -> list[Lost]:
                 events.append(Lost(kind, count, number, text))
     double = sum(one.double for one in losses)
     if double:
-        text = f"dtrace: {_plural(double, 'error')} in ERROR probe enabling"
+        text = f"dtrace: {counted(double, 'error')} in ERROR probe enabling"
         events.append(Lost("error", double, None, text))
     for kind, count, where in (
         (
@@ -167,7 +164,7 @@ def _lost_events(losses: Sequence[SlotLosses], cpus: int) -> list[Lost]:
         ("rinsing", sum(one.rinsing for one in losses), " with non-empty rinsing list"),
     ):
         if count:
-            text = f"dtrace: {_plural(count, 'dynamic variable drop')}{where}"
+            text = f"dtrace: {counted(count, 'dynamic variable drop')}{where}"
             events.append(Lost(kind, count, None, text))
     return events
 
@@ -186,7 +183,7 @@ def lost_faults(count: int, slot: int, cpus: int) -> Lost:
         cpus: number of CPUs of the target. Slots 0 to cpus - 1 are these CPUs; slot `cpus` is the
             host's.
     """
-    text = f"kinst: {_plural(count, 'more error')} on {_place(slot, cpus)}, before these"
+    text = f"kinst: {counted(count, 'more error')} on {_place(slot, cpus)}, before these"
     return Lost("message", count, slot if slot < cpus else None, text)
 
 
@@ -199,7 +196,7 @@ def missed_firings(probe: Probe, count: int, *, each_cpu: bool = False) -> Lost:
     were = "was" if count == 1 else "were"
     each = " on each CPU" if each_cpu else ""
     text = (
-        f"kinst: {_plural(count, 'firing')} of {probe.name} {were} missed{each}:"
+        f"kinst: {counted(count, 'firing')} of {probe.name} {were} missed{each}:"
         " it could not be fired so often (a lower rate misses fewer)"
     )
     return Lost("timer", count, None, text)

@@ -23,6 +23,17 @@ def scaled(unit: str, divisor: int) -> str:
     return UNITS[UNITS.index(unit) + step]
 
 
+def counted(number: int, one: str, several: str = "", spec: str = "") -> str:
+    """Return a number with its noun as text: 1 probe, 2 probes.
+
+    Args:
+        one: the noun after the number 1.
+        several: the noun after every other number; `one` with an s if empty.
+        spec: format of the number ("," for 12,345).
+    """
+    return f"{number:{spec}} {one if number == 1 else several or f'{one}s'}"
+
+
 def count_text(value: float) -> str:
     """Return a number as short text without a unit: 950, 1.5k, 20M."""
     return _with_prefix(value, 1000, _DECIMAL)

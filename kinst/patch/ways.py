@@ -10,6 +10,7 @@ from kinst.core.dataclass import dataclass
 from kinst.core.displaced import Onward, Refused
 from kinst.core.errors import KinstError
 from kinst.core.probe import Site
+from kinst.core.units import counted
 
 if TYPE_CHECKING:
     from kinst.core.isa import Isa
@@ -138,7 +139,7 @@ def choose_movable(
     if jump and ability.forced != "trap":
         return _shared("jump", "", rerun_prefix)
     far = not jump and isa.jump_patch(LONGEST, address, scratch) is None
-    number = "1 byte is" if size == 1 else f"{size} bytes are"
+    number = counted(size, "byte is", "bytes are")
     why = "" if jump else _FAR if far else f"{number} too short for a jump"
     if ability.forced == "jump":
         return _shared("", why, b"")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from kinst.core.units import UNITS, value_text
+from kinst.core.units import UNITS, counted, value_text
 from kinst.events import Aggregation, Bucket, Frame, Record, Stack
 
 MOST_ROWS = 60  # rows shown of a table
@@ -47,7 +47,7 @@ def aggregation_html(table: Aggregation) -> str:
         ]
     keys = len(table.rows)
     what = f"@{table.name}" if table.name else "@"
-    caption = f"{what}: {keys} {'key' if keys == 1 else 'keys'}" if table.keys else what
+    caption = f"{what}: {counted(keys, 'key')}" if table.keys else what
     return STYLE + _table(caption, heads, rows)
 
 
@@ -78,7 +78,7 @@ def records_html(records: Sequence[Record]) -> str:
         rows.append(_row([*cells, *(_cell(_text(values.get(name, ""))) for name in names)]))
     count = len(records)
     return STYLE + _table(
-        f"{count:,} {'record' if count == 1 else 'records'}; times since the first", heads, rows,
+        f"{counted(count, 'record', spec=',')}; times since the first", heads, rows,
         left=count - len(shown),
     )  # fmt: skip
 

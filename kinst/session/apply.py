@@ -19,6 +19,7 @@ from kinst.core.layout import HEADER_ACTIVE, HEADER_CLOCK, HEADER_RAISE
 from kinst.core.machine import LivePatch, Planter
 from kinst.core.return_addresses import EndedCode, around, pointers_into, with_ways_back
 from kinst.core.trapped import let_pass
+from kinst.core.units import counted
 from kinst.patch.patches import NO_PATCHES, Patches
 from kinst.patch.plan import Plan, PlannedRuns
 from kinst.session.values import EnabledSite, StartedMachine, TracePlan
@@ -409,8 +410,10 @@ class PlantedStopped:
         places = [*self._patches.address.tolist(), *hooks, *self._stops]
         if not places:
             return ""
-        number = "1 site" if len(places) == 1 else f"{len(places)} sites"
-        return f"; {number} may still be planted in the kernel, the first at {min(places):#x}"
+        return (
+            f"; {counted(len(places), 'site')} may still be planted in the kernel,"
+            f" the first at {min(places):#x}"
+        )
 
     def _undo(self) -> str:
         self._target.stop()
@@ -541,9 +544,8 @@ class PlantedRunning:
             left = self._planter.restore()
         self._in = False
         if left:
-            sites = "1 site" if left == 1 else f"{left} sites"
             raise TargetError(
-                f"{sites} could not be restored: a kprobe was put there",
+                f"{counted(left, 'site')} could not be restored: a kprobe was put there",
                 "they are restored when it is taken off",
             )
         with suppress(TargetError):

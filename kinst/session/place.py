@@ -22,6 +22,7 @@ from kinst.core.probe import Argument, Probe, Site
 from kinst.core.records import ProgramLayout
 from kinst.core.return_addresses import live_addresses_in
 from kinst.core.system import System
+from kinst.core.units import counted
 from kinst.core.words import PAGE
 from kinst.patch.descriptors import descriptor_size
 from kinst.patch.leaders import NO_ADDRESSES
@@ -345,15 +346,14 @@ def _tell_ways(
                 f"{function.name}+{first.site.offset} cannot be planted: {first.choice.reason}",
                 none if system.refusals(function) else "kinst -l -v shows what can",
             )
-        some = "1 instruction" if count == 1 else f"{count} instructions"
-        say(f"kinst: {some} cannot be planted and {'is' if count == 1 else 'are'}"
-            " left out (kinst -l -v says why)")  # fmt: skip
+        say(f"kinst: {counted(count, 'instruction')} cannot be planted and"
+            f" {'is' if count == 1 else 'are'} left out (kinst -l -v says why)")  # fmt: skip
     asked = placement.enabled.compiled.plant.forced or traces_boot
     if placement.stopped and not asked:
         number = len(placement.stopped)
         without = " (no scratch memory there)" if not placement.memory.address else ""
         say(
-            f"kinst: {number} probe{' is' if number == 1 else 's are'} stop-planted:"
+            f"kinst: {counted(number, 'probe is', 'probes are')} stop-planted:"
             f" the machine stops at each hit, for milliseconds{without}"
         )
 

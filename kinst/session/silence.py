@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from kinst.core.dataclass import dataclass
 from kinst.core.records import ProgramLayout
+from kinst.core.units import counted
 from kinst.dlang import typed
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.unparse import unparse_expression
@@ -51,7 +52,7 @@ def reason(quiet: Quiet) -> str:
         if quiet.has_command:
             return ""
         return "kinst: probes fire; aggregations are printed when the trace ends: Ctrl-C ends it"
-    some = "1 instruction is" if quiet.planted == 1 else f"{quiet.planted} instructions are"
+    some = counted(quiet.planted, "instruction is", "instructions are")
     idle = "none has run" if quiet.leaves_traces else "no clause has recorded anything"
     planted = f"kinst: {some} planted, and {idle} for {SECONDS:g} s"
     if not quiet.has_command:
@@ -75,7 +76,7 @@ def last_words(quiet: Quiet) -> str:
     """
     if not quiet.planted or quiet.has_counted:
         return ""
-    some = "1 instruction was" if quiet.planted == 1 else f"{quiet.planted} instructions were"
+    some = counted(quiet.planted, "instruction was", "instructions were")
     if not quiet.leaves_traces:
         never = "no probe fired, or no predicate was true"
         if not quiet.has_predicates:

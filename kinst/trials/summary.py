@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from kinst.core.dataclass import dataclass
+from kinst.core.units import counted
 from kinst.trials.outcomes import OUTCOMES, Try
 
 _FRAMES = 6  # frames of a stack that the text shows
@@ -68,7 +69,7 @@ class Summary:
     def figures(self) -> str:
         """A line with the number of tries, and of each outcome."""
         counts = ", ".join(f"{count} {name}" for name, count in self.counts)
-        tries = "1 try" if len(self.tries) == 1 else f"{len(self.tries)} tries"
+        tries = counted(len(self.tries), "try", "tries")
         text = f"{tries} of {self.unit}s: {counts}"
         if self.ran and self.seconds:
             rate = 60 * self.ran / self.seconds

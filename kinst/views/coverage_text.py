@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from kinst.core.units import counted
 from kinst.views.coverage import Coverage, FileCoverage, Total, total
 
 MOST_REASONS = 8
@@ -25,7 +26,7 @@ def summary(coverage: Coverage) -> str:
     rows += [_row(path, [file]) for path, file in own.items()]
     others = [file for file in coverage.files.values() if not file.own]
     if others:
-        rows.append(_row(f"(inlined from {_number(len(others), 'other file')})", others))
+        rows.append(_row(f"(inlined from {counted(len(others), 'other file')})", others))
     if len(coverage.files) > 1:
         rows.append(_row("(all)", coverage.files.values()))
     if not any(file.branches for file in coverage.files.values()):
@@ -53,29 +54,25 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _left_out(coverage: Coverage) -> Iterator[str]:
-    yield f"{_number(coverage.sites, 'instruction')} counted, {coverage.seen} of them ran"
+    yield f"{counted(coverage.sites, 'instruction')} counted, {coverage.seen} of them ran"
     reasons = sorted(coverage.reasons.items(), key=lambda row: -row[1])
     if reasons:
         count = sum(count for _, count in reasons)
         lines = f", and so {'is' if coverage.unknown == 1 else 'are'}"
-        lines += f" {_number(coverage.unknown, 'line')}" if coverage.unknown else ""
+        lines += f" {counted(coverage.unknown, 'line')}" if coverage.unknown else ""
         yield (
-            f"{_number(count, 'instruction')} could not be planted and"
+            f"{counted(count, 'instruction')} could not be planted and"
             f" {'is' if count == 1 else 'are'} left out{lines if coverage.unknown else ''}:"
         )
         width = len(str(reasons[0][1]))
         for reason, count in reasons[:MOST_REASONS]:
             yield f"  {count:>{width}}  {reason}"
         if len(reasons) > MOST_REASONS:
-            yield f"  and {_number(len(reasons) - MOST_REASONS, 'other reason')}"
+            yield f"  and {counted(len(reasons) - MOST_REASONS, 'other reason')}"
     if coverage.sourceless:
         names = ", ".join(coverage.sourceless[:3])
         more = ", ..." if len(coverage.sourceless) > 3 else ""
         yield f"no source lines are known of {names}{more}"
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def new_text(now: Mapping[str, FileCoverage], before: Mapping[str, FileCoverage], name: str) -> str:

@@ -8,6 +8,7 @@ from math import inf
 
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
+from kinst.core.units import counted
 from kinst.events import Aggregation, Frame, KeyPart, Stack
 from kinst.views.line_pairs import NUMBERS, LineNames
 
@@ -181,7 +182,7 @@ def _table(one: Comparison) -> str:
         + f"  {row[3]}\n"
         for row in rows
     ]
-    lines.append(f"{one.same} {'key has' if one.same == 1 else 'keys have'} the same value\n")
+    lines.append(f"{counted(one.same, 'key has', 'keys have')} the same value\n")
     return "".join(lines)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 
-from kinst.core.units import count_text, value_text
+from kinst.core.units import count_text, counted, value_text
 from kinst.events import Aggregation, Bucket, Key
 from kinst.views.buckets import Bounds, DistributionSnapshot, distribution, grid, key_text
 from kinst.views.picture import MARGIN, SHADES, STYLE, Heading, cut, svg_document, text
@@ -114,7 +114,7 @@ def _notes(table: Aggregation, rows: Rows) -> Iterator[str]:
         yield f"@{table.name}"
     more = len(rows) - MOST_PANELS
     if more > 0:
-        yield f"{more} {'key' if more == 1 else 'keys'} with fewer values not shown"
+        yield f"{counted(more, 'key')} with fewer values not shown"
 
 
 def _scale(table: Aggregation, bounds: Sequence[Bounds]) -> BucketScale:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from kinst.core.errors import KinstError
+from kinst.core.units import counted
 from kinst.views.coverage import BranchWay, Coverage, FileCoverage, total
 
 
@@ -68,7 +69,7 @@ def absent_source(coverage: Coverage, source: str, name: str) -> str:
     if not absent:
         return ""
     first, others = PurePosixPath(source) / absent[0], len(absent) - 1
-    more = f" and {others} other source file{'' if others == 1 else 's'}" if others else ""
+    more = f" and {counted(others, 'other source file')}" if others else ""
     verb, them = ("are", "them") if others else ("is", "it")
     needs = "" if source else "run it in the kernel's source, or give --source DIR; "
     return (

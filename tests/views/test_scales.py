@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinst.core.units import count_text, value_text
+from kinst.core.units import count_text, counted, value_text
 from kinst.views.scales import BucketScale, round_ticks
 
 ENDS = st.floats(1e-6, 1e15)
@@ -75,3 +75,9 @@ def test_labels_do_not_overlap_and_0_is_kept() -> None:
     for most in (5, 12):
         places = [tick.at for tick in BucketScale(bounds, "quantize").ticks(most)]
         assert min(np.diff(places)) >= len(bounds) / most / 2
+
+
+def test_a_number_has_its_noun() -> None:
+    assert [counted(n, "probe") for n in (0, 1, 2)] == ["0 probes", "1 probe", "2 probes"]
+    assert [counted(n, "try", "tries") for n in (1, 2)] == ["1 try", "2 tries"]
+    assert counted(12345, "record", spec=",") == "12,345 records"

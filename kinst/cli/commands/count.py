@@ -17,6 +17,7 @@ from kinst.cli.guard import UsageError, say, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.later import LaterModule
 from kinst.cli.options import SHOW_PROGRAM, check_traces, option_rows, own_options, parse
+from kinst.core.units import counted
 from kinst.errors import KinstError
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     with outcome.open_machine(request) as machine:
         instructions = _instructions(machine, names)
         if not names and (unknown := machine.instructions_without_function()):
-            are = "instruction is" if unknown == 1 else "instructions are"
-            say(f"kinst: {unknown:,} {are} not counted: they belong to no function with a symbol or"
+            some = counted(unknown, "instruction is", "instructions are", spec=",")
+            say(f"kinst: {some} not counted: they belong to no function with a symbol or"
                 " an unwind table")  # fmt: skip
         trace = machine.trace(f"{text}\n", request.command)
         aggregations, status = outcome.finished(

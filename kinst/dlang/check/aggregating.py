@@ -23,6 +23,7 @@ from kinst.core.dtypes import (
     VoidType,
 )
 from kinst.core.errors import DError, Span
+from kinst.core.units import counted
 from kinst.dlang import typed
 from kinst.dlang.check.calls import data_expression, expect_arguments, unknown_function
 from kinst.dlang.check.expressions import check, is_aggregation
@@ -275,9 +276,9 @@ class Aggregations:
         self, name: str, old: tuple[DType, ...], keys: Sequence[typed.Expr], span: Span
     ) -> tuple[DType, ...]:
         if len(old) != len(keys):
-            plural = "arg " if len(keys) == 1 else "args "
             message = (
-                f"@{name}[ ] prototype mismatch: {len(keys)} {plural}passed, {len(old)} expected"
+                f"@{name}[ ] prototype mismatch: {counted(len(keys), 'arg')} passed,"
+                f" {len(old)} expected"
             )
             hint = "" if name else "two aggregations need two names, @a[...] and @b[...]"
             raise DError(message, span, "D_PROTO_LEN", hint)
@@ -622,8 +623,8 @@ def _check_same_keys(
     if a != b:
         raise DError(
             f"printa( ): @{first.name} and @{other.name} do not have matching key signatures: "
-            f"@{first.name} has {a} key{'' if a == 1 else 's'}, "
-            f"@{other.name} has {b} key{'' if b == 1 else 's'}",
+            f"@{first.name} has {counted(a, 'key')}, "
+            f"@{other.name} has {counted(b, 'key')}",
             span,
             "D_PRINTA_AGGKEY",
         )

@@ -20,6 +20,7 @@ from kinst.core.dtypes import (
     SymbolType,
 )
 from kinst.core.errors import DError, Span
+from kinst.core.units import counted
 from kinst.dlang import typed
 from kinst.dlang.check.members import char_array_of, decayed
 from kinst.dlang.check.scope import Check, Scope
@@ -48,7 +49,7 @@ def expect_arguments(node: tree.CallNode, least: int, most: int | None) -> None:
     passed = len(node.arguments)
     if passed < least or (most is not None and passed > most):
         assert isinstance(node.function, tree.NameNode)
-        args = "1 arg" if passed == 1 else f"{passed} args"
+        args = counted(passed, "arg")
         message = f"{node.function.name}( ) prototype mismatch: {args} passed, {least} expected"
         raise DError(message, node.span, "D_PROTO_LEN")
 
@@ -65,7 +66,7 @@ def subroutine(node: tree.CallNode, name: str, scope: Scope, check: Check) -> ty
     if not needed <= passed <= most:
         at_least = "at least " if needed < most else ""
         raise DError(
-            f"{name}( ) prototype mismatch: {passed} {'arg' if passed == 1 else 'args'} passed, "
+            f"{name}( ) prototype mismatch: {counted(passed, 'arg')} passed, "
             f"{at_least}{needed} expected",
             node.span,
             "D_PROTO_LEN",

@@ -25,6 +25,7 @@ from kinst.core.dtypes import (
     is_char,
 )
 from kinst.core.errors import DError, Span
+from kinst.core.units import counted
 from kinst.dlang import typed
 from kinst.dlang.check import members
 from kinst.dlang.check.calls import ActionCall, action_as_value
@@ -109,9 +110,8 @@ def inline_value(
     parameters = inline.parameters or ()
     arguments = use.arguments
     if len(arguments) != len(parameters):
-        plural = "arg" if len(arguments) == 1 else "args"
         message = (
-            f"{node.name}[ ] prototype mismatch: {len(arguments)} {plural} passed, "
+            f"{node.name}[ ] prototype mismatch: {counted(len(arguments), 'arg')} passed, "
             f"{len(parameters)} expected"
         )
         raise DError(message, use.span, "D_PROTO_LEN")

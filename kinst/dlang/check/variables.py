@@ -25,6 +25,7 @@ from kinst.core.dtypes import (
     is_char,
 )
 from kinst.core.errors import DError, Span
+from kinst.core.units import counted
 from kinst.dlang import typed
 from kinst.dlang.check import members
 from kinst.dlang.check.expansions import as_pointer, as_structure, is_inline_array
@@ -238,9 +239,8 @@ def _keys_of(
     if variable.length:
         return _index_of(reference, variable, keys)
     if len(keys) != len(variable.keys):
-        plural = "arg" if len(keys) == 1 else "args"
         message = (
-            f"{reference.name}[ ] prototype mismatch: {len(keys)} {plural} passed, "
+            f"{reference.name}[ ] prototype mismatch: {counted(len(keys), 'arg')} passed, "
             f"{len(variable.keys)} expected"
         )
         raise DError(message, reference.span, "D_PROTO_LEN")

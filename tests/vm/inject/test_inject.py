@@ -57,7 +57,7 @@ def test_the_faults_of_a_module_and_no_others(module: Path, tmp_path: Path) -> N
     assert all(one["again"] == one["outcome"] for one in summary["faults"])
     tried = {path_of(one["stack"]) for one in summary["tries"] if one.get("stack")}
     assert tried == set(PATHS) - {DEMANDED}
-    assert summary["left_out"].startswith("1 calls from 1 stacks are left out: ")
+    assert summary["left_out"].startswith("left out: 1 call from 1 stack, which must not fail")
     assert [one["number"] for one in summary["tries"]] == list(range(1, len(summary["tries"]) + 1))
     by_path = {path_of(one["stack"]): one for one in summary["tries"] if one.get("stack")}
     # These paths do without the memory; the others fail, and their error is the right one.
