@@ -210,13 +210,15 @@ class Dies:
         """Return the offset after a DIE and its descendants, for a DIE of another tag; None if its
         attributes must be read to know that."""
         code, values = self._info[at], at + 1
-        if code > _ONE_BYTE and values < unit.end:
+        if code > _ONE_BYTE:
+            if values >= unit.end or self._info[values] > _ONE_BYTE:
+                return None  # a code of three bytes or more, or a code that is cut off
             code, values = code - 128 | self._info[values] << 7, values + 1
         key = id(unit.abbreviations), unit.address_size, unit.offset_size, code
         layout = self._layouts.get(key)
         if layout is None:
             if code not in unit.abbreviations:
-                return None  # three bytes; or none, which die() reports
+                return None  # no abbreviation, which die() reports
             layout = self._layouts[key] = _attribute_layout(unit.abbreviations[code], unit)
         if layout.tag == tag or layout.size < 0:
             return None

@@ -184,6 +184,23 @@ def test_names_that_are_no_text(form: int, data: bytes, tmp_path: Path) -> None:
     assert dies.die(dies.first_of(0)).text(random_dwarf.NAME) == "caf\ufffd"
 
 
+@pytest.mark.parametrize("first", [0, 127, 128, 16_383, 16_384, 32_767, 32_768, 1 << 21])
+def test_codes_of_any_length(first: int, tmp_path: Path) -> None:
+    """Codes are ULEB128 numbers: up to 127 in one byte, up to 16,383 in two. Entries of other tags
+    are skipped with their attributes."""
+    unit = Unit(5, skew=first - 1 if first else 0)
+    unit.entry(random_dwarf.UNIT, [], True)
+    for number in range(6):
+        unit.entry(random_dwarf.STRUCTURE, [Value(random_dwarf.BYTE_SIZE, 0x0B, bytes([number]))])
+        unit.entry(random_dwarf.UNION, [Value(random_dwarf.BYTE_SIZE, 0x05, bytes([number, 1]))])
+    unit.end()
+    dies = Dies(DebugSections(open_elf(elf(tmp_path / "file", unit.sections()))), [0])
+    top = dies.die(dies.first_of(0))
+    for tag, high in ((random_dwarf.STRUCTURE, 0), (random_dwarf.UNION, 256)):
+        sizes = [die.number(random_dwarf.BYTE_SIZE) for die in dies.children_with(top, tag)]
+        assert sizes == [number + high for number in range(6)]
+
+
 @pytest.mark.parametrize("wide", [False, True], ids=["32-bit", "64-bit"])
 @pytest.mark.parametrize(("kind", "ids", "offsets"), [(1, 0, 0), (2, 8, 1), (3, 0, 0), (4, 8, 0),
                                                      (5, 8, 0), (6, 8, 1)])  # fmt: skip
