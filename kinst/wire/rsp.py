@@ -561,13 +561,17 @@ class Rsp:
         self._physical = self.pipeline([_PHYSICAL, _VIRTUAL]) == [b"OK", b"OK"]
         return self._physical
 
-    def _access(self, requests: Sequence[bytes]) -> Sequence[bytes]:
-        """Send requests that read or write memory, and return their replies."""
+    def _access(self, requests: Sequence[bytes], verb: str) -> Sequence[bytes]:
+        """Send requests that read or write memory, and return their replies.
+
+        Args:
+            verb: what the requests do, for the message "the GDB stub cannot ... physical memory".
+        """
         if not self._physical or not requests:
             return self.pipeline(requests)
         begun, *replies, ended = self.pipeline([_PHYSICAL, *requests, _VIRTUAL])
         if (begun, ended) != (b"OK", b"OK"):
-            raise TargetError(f"the GDB stub cannot read physical memory{_why(begun)}")
+            raise TargetError(f"the GDB stub cannot {verb} physical memory{_why(begun)}")
         return replies
 
     def read_memory(self, address: int, size: int) -> bytes:
@@ -576,7 +580,7 @@ class Rsp:
         chunk = max(32, (self.packet_size - 8) // 2)
         places = range(address, address + size, chunk)
         pieces = [(at, min(chunk, address + size - at)) for at in places]
-        replies = self._access([b"m%x,%x" % place for place in pieces])
+        replies = self._access([b"m%x,%x" % place for place in pieces], "read")
         out = bytearray()
         for (at, length), reply in zip(pieces, replies, strict=True):
             data = unhex(reply)
@@ -593,7 +597,7 @@ class Rsp:
             for at, data in writes
             for i in range(0, len(data), chunk)
         ]
-        _check_ok(self._access(packets), "write memory")
+        _check_ok(self._access(packets, "write"), "write memory")
 
 
 def _thread_names(text: bytes) -> list[str]:

@@ -157,6 +157,19 @@ def test_what_a_stub_lacks_is_said() -> None:
     client.close()
 
 
+def test_a_failed_access_of_physical_memory_says_which_it_was() -> None:
+    stub = StubDouble(MODERN | {b"Qqemu.PhyMemMode": b"OK", b"m": b"c3", b"M": b"OK"})
+    client = Rsp(stub.ours)
+    assert client.physical_memory() and client.read_memory(0x1000, 1) == b"\xc3"
+    client.write_memory([(0x1000, b"x")])
+    stub.answers[b"Qqemu.PhyMemMode"] = b"E22"
+    with pytest.raises(TargetError, match="cannot read physical memory: it answers 'E22'"):
+        client.read_memory(0x1000, 1)
+    with pytest.raises(TargetError, match="cannot write physical memory: it answers 'E22'"):
+        client.write_memory([(0x1000, b"x")])
+    client.close()
+
+
 def test_a_silent_stub_is_reported() -> None:
     stub = StubDouble(MODERN | {b"g": b"<silence>"})
     client = Rsp(stub.ours)
