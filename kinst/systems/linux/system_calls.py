@@ -40,8 +40,9 @@ _NAMES = {
 }  # fmt: skip
 
 
-# System calls that end the thread that calls them.
-_NEVER_RETURN = ("exit", "exit_group")
+# System calls that end the thread that calls them. These are names of system calls; functions of
+# the kernel that never return are in special_names.NEVER_RETURN.
+_ENDING_CALLS = ("exit", "exit_group")
 
 
 def calls_of_kernel(
@@ -89,7 +90,7 @@ def system_calls(
         calls = {f.name.removeprefix(layout.prefix): f for f in functions}
         calls.update((name, calls.pop(own)) for own, name in _NAMES.items() if own in calls)
         return [
-            SystemCall(name, calls[name], arguments, NATIVE, never_returns=name in _NEVER_RETURN)
+            SystemCall(name, calls[name], arguments, NATIVE, never_returns=name in _ENDING_CALLS)
             for name in sorted(calls)
             if name.isidentifier() and name != _NONE
         ]
