@@ -200,7 +200,7 @@ class Reader:
             return str(part.value)
         assert isinstance(part, ast.FormattedValue)
         match part.value:  # a number with its noun: kinst.core.units.counted()
-            case ast.Call(ast.Name("counted"), [number, ast.Constant(one), *several]):
+            case ast.Call(ast.Name("counted"), [number, ast.Constant(str(one)), *several]):
                 nouns = [ast.literal_eval(node) for node in several] or [f"{one}s"]
                 return f"{{{ast.unparse(number)}}} {nouns[0]}"
         return f"{{{ast.unparse(part.value)}}}"
