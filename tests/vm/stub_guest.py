@@ -78,7 +78,13 @@ def free_port() -> int:
 
 @contextmanager
 def stub_guest(
-    isa: str, prepared: Prepared, reads: Path, folder: Path, listen: str, commands: str = READS
+    isa: str,
+    prepared: Prepared,
+    reads: Path,
+    folder: Path,
+    listen: str,
+    commands: str = READS,
+    cpus: int = 2,
 ) -> Iterator[Stub]:
     """Run a guest of the ISA while the context lasts.
 
@@ -100,7 +106,7 @@ def stub_guest(
         "unix": (f"unix:{unix},server,nowait", unix),
         "tcp": (f"tcp:127.0.0.1:{port}", f"127.0.0.1:{port}"),
     }[listen]
-    argv = f"""{machine.command} -nodefaults -display none -no-reboot -m 512 -smp 2
+    argv = f"""{machine.command} -nodefaults -display none -no-reboot -m 512 -smp {cpus}
         -serial file:{console} -gdb {chosen} -kernel {prepared.kernel} -initrd {initrd}""".split()
     # The last is for amd64, whose kernel checks for timer ticks, which a busy host delivers late.
     append = f"console={machine.console} nokaslr panic=-1 rdinit=/e2e-init no_timer_check"
