@@ -136,15 +136,30 @@ def _ignore_setgroups() -> None:
     _LIBC.prctl(_PR_SET_SECCOMP, _FILTER_MODE, ctypes.byref(program), 0, 0)
 
 
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process, a forked child, when its parent ends. End it if the parent
+    has ended already.
+
+    Args:
+        parent: process id of the parent.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def outlive_parent() -> None:
+    """Undo die_with_parent() in this process."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
 def _started(
     argv: Sequence[str], inherit: Sequence[int], stderr: int, keeps_groups: bool
 ) -> subprocess.Popen[bytes]:
     parent = os.getpid()
 
-    def die_with_parent() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # the parent died before the call above
-            os._exit(1)
+    def prepare() -> None:
+        die_with_parent(parent)
         if keeps_groups:
             _ignore_setgroups()
 
@@ -156,7 +171,7 @@ def _started(
             stderr=stderr,
             pass_fds=tuple(inherit),
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=prepare,
         )
     except OSError as error:
         raise TargetError(f"{argv[0]} cannot be started: {error.strerror}") from error

@@ -30,6 +30,7 @@ from typing import TypeVar
 
 from kinst.core.errors import TargetError
 from kinst.core.words import MASK
+from kinst.wire.child_process import die_with_parent, outlive_parent
 from kinst.wire.other_process import OtherProcess, permitted
 from kinst.wire.ptrace import (
     CALL_ARGUMENTS,
@@ -297,9 +298,10 @@ class TracedProgram:
                 os.waitpid(self.pid, _WALL)
 
     def _start(self, words: Sequence[str], path: str, environment: Mapping[str, str]) -> None:
+        parent = os.getpid()
         self.pid = os.fork()
         if not self.pid:
-            self._execute(words, path, environment)
+            self._execute(parent, words, path, environment)
         _, status = os.waitpid(self.pid, os.WUNTRACED)
         try:
             ptrace_request(_SEIZE, self.pid, 0, _OPTIONS | _END_WITH_TRACER)
@@ -324,13 +326,18 @@ class TracedProgram:
         self._held = {self.pid: _CONTINUE}
         self._threads = {self.pid}
 
-    def _execute(self, words: Sequence[str], path: str, environment: Mapping[str, str]) -> None:
+    def _execute(
+        self, parent: int, words: Sequence[str], path: str, environment: Mapping[str, str]
+    ) -> None:
         """Execute the program in this process, a child that kinst has forked. Stop first, so that
-        kinst can begin to trace this process. Never returns."""
+        kinst can begin to trace this process. If kinst is killed before, the kernel ends this
+        process, which would otherwise stay stopped. Never returns."""
         try:
+            die_with_parent(parent)
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
                 signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGSTOP)
+            outlive_parent()  # from here on PTRACE_O_EXITKILL, until kinst clears that option
             os.execve(path, list(words), dict(environment))
         finally:
             os._exit(_NOT_STARTED)
