@@ -60,7 +60,7 @@ def test_tap_and_junit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     ("text", "why"),
     [
         ("BEGIN { exit(7); }", "exit()'s status is 7"),
-        ("BEGIN { trace(*(int *)8); } tick-10ms { exit(0); }",
+        ("BEGIN { trace(*(int *)8); } BEGIN { exit(0); }",
          "exit status 114: an action failed (fail=errors)"),
         ("BEGIN { x = ; }", 'failed to compile: {file}:1:13: syntax error near ";"'),
         ('TEST "x" {', "failed to compile: {file}:1:11: syntax error near end of input"),
@@ -82,8 +82,8 @@ def test_a_trace_that_fails(
     "text",
     [
         'BEGIN { exit(7); }\nTEST "as it must" { $status == 7; }',
-        "#pragma D option fail=none\nBEGIN { trace(*(int *)8); } tick-10ms { exit(0); }",
-        "#pragma D option fail=drops\nBEGIN { trace(*(int *)8); } tick-10ms { exit(0); }",
+        "#pragma D option fail=none\nBEGIN { trace(*(int *)8); } BEGIN { exit(0); }",
+        "#pragma D option fail=drops\nBEGIN { trace(*(int *)8); } BEGIN { exit(0); }",
         "#pragma D test timeout 0.2\nBEGIN { x = 1; }",
     ],
 )
@@ -95,7 +95,7 @@ def test_a_trace_that_does_not(
 
 
 def test_the_command_line_may_say_what_fails(tmp_path: Path) -> None:
-    (file,) = written(tmp_path, a="BEGIN { trace(*(int *)8); } tick-10ms { exit(0); }")
+    (file,) = written(tmp_path, a="BEGIN { trace(*(int *)8); } BEGIN { exit(0); }")
     assert command.main(["test", "-x", "fail=drops", file]) == 0
     assert command.main(["test", str(tmp_path / "nosuch.d")]) == 1
 

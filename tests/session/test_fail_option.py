@@ -12,7 +12,8 @@ from kinst.errors import GoneError
 from kinst.events import End, Lost, Message, Output
 from kinst.session.fail_option import FailOption
 
-FAULT = "BEGIN { @ = count(); trace(*(int *)8); } tick-20ms { exit(3); }"
+# No timer: its firings may be missed on a busy machine, which are drops.
+FAULT = "BEGIN { @ = count(); trace(*(int *)8); } BEGIN { exit(3); }"
 LOST = Lost("record", 5, 0, "5 drops")
 
 
@@ -54,8 +55,7 @@ def test_a_guest_that_is_gone(kind: str, status: int) -> None:
 def test_the_command(words: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> None:
     """A clause faults; exit() has its own status if fail has none."""
     assert command.main(["-q", *words, "-n", FAULT]) == status
-    lines = capsys.readouterr().err.splitlines()
-    said = [line for line in lines if " missed: " not in line]  # on a slow machine
+    said = capsys.readouterr().err.splitlines()
     assert len(said) == (2 if status == 114 else 1)
     if status == 114:
         assert said[1] == "kinst: exit status 114: an action failed (fail=errors)"

@@ -13,6 +13,7 @@ import pytest
 from kinst.core.errors import TargetError
 from kinst.wire.companion import Channel, Companion
 from kinst.wire.sockets import claim_name
+from tests.host_processes import SECONDS
 
 
 def test_it_answers_in_order_with_descriptors_and_errors(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_interrupted_within_a_message(tmp_path: Path, after: int) -> None:
     channel = companion._channel
     channel._sock = Interrupted(channel._sock, after)  # type: ignore[assignment]
     signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for ever"))
-    signal.alarm(20)
+    signal.alarm(int(SECONDS))
     try:
         with pytest.raises(KeyboardInterrupt):
             companion.tell("second", b"x" * 1000)
@@ -90,13 +91,15 @@ def test_interrupted_within_a_message(tmp_path: Path, after: int) -> None:
 
 def test_it_is_told_of_a_death_and_holds_nothing_open(tmp_path: Path) -> None:
     """Its owner is killed; a pipe that the owner wrote to ends then."""
-    noted, (reader, writer) = tmp_path / "noted", os.pipe()
+    noted, may_end, (reader, writer) = tmp_path / "noted", tmp_path / "may-end", os.pipe()
 
     def serve(channel: Channel) -> None:
         seen = []
         while (message := channel.receive()) is not None:
             seen.append(message[0])
-        time.sleep(0.3)
+        deadline = time.monotonic() + SECONDS
+        while not may_end.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
         noted.write_text(repr(seen))
 
     child = os.fork()
@@ -113,7 +116,8 @@ def test_it_is_told_of_a_death_and_holds_nothing_open(tmp_path: Path) -> None:
     os.waitpid(child, 0)
     assert os.read(reader, 5) == b"", "the companion has let go of the pipe"
     assert not noted.exists()
-    end = time.monotonic() + 20
+    may_end.touch()
+    end = time.monotonic() + SECONDS
     while not (noted.exists() and noted.read_text()) and time.monotonic() < end:
         time.sleep(0.02)
     assert noted.read_text() == "[('before', 7)]"

@@ -19,6 +19,7 @@ from kinst.core.errors import TargetError
 from kinst.wire import ptrace
 from kinst.wire.other_process import OtherProcess
 from kinst.wire.ptrace import calls_in, can_trace
+from tests.host_processes import SECONDS
 
 pytestmark = pytest.mark.skipif(bool(can_trace()), reason="hosts of other instruction sets")
 MB = 1 << 20
@@ -27,6 +28,7 @@ PAGE = 4096
 CHILD = """
 import ctypes, mmap, time
 memory = mmap.mmap(-1, 4 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_NOHUGEPAGE)
 word = ctypes.c_uint64.from_buffer(memory)
 memory[4096:4100] = b"mark"
 print(ctypes.addressof(word), flush=True)
@@ -59,7 +61,7 @@ def count(process: OtherProcess, address: int) -> int:
 
 
 def goes_on(process: OtherProcess, address: int) -> bool:
-    before, end = count(process, address), time.monotonic() + 20
+    before, end = count(process, address), time.monotonic() + SECONDS
     while count(process, address) < before + 5 and time.monotonic() < end:
         time.sleep(0.01)
     return count(process, address) >= before + 5

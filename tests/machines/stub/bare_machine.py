@@ -70,9 +70,9 @@ class BareMachine:
         words = self.ask("human-monitor-command", **{"command-line": line}).split()
         return [int(word, 16) for word in words if word.startswith("0x")]
 
-    def counts_on(self, seconds: float = 5.0) -> list[bool]:
+    def counts_on(self) -> list[bool]:
         """Return for each CPU whether it counts on from now."""
-        before, end = self.counts(), time.monotonic() + seconds
+        before, end = self.counts(), time.monotonic() + SECONDS
         while True:
             found = [now > was for now, was in zip(self.counts(), before, strict=True)]
             if all(found) or time.monotonic() > end:
@@ -102,7 +102,7 @@ def bare_machine(folder: Path, arguments: Sequence[str] = ()) -> Iterator[BareMa
     process = subprocess.Popen(command)
     try:
         machine = BareMachine(process.pid, folder, symbols)
-        assert machine.counts_on(SECONDS) == [True, True]
+        assert machine.counts_on() == [True, True]
         yield machine
     finally:
         process.kill()
