@@ -20,10 +20,10 @@ from tests.vm.stub_guest import stub_guest
 
 pytestmark = pytest.mark.vm
 
-# One CPU: gdb lets only the CPU that it steps over a breakpoint run, and on riscv64 with interrupts,
-# since it steps by a breakpoint at the next instruction.  An interrupt there may wait for a lock of
-# the other CPU: one of some ten guests with two stood still in ktime_get_update_offsets_now(),
-# while the other CPU was stopped in update_vsyscall().
+# One CPU: gdb lets only the CPU that it steps over a breakpoint run, and on riscv64 with
+# interrupts, since it steps by a breakpoint at the next instruction.  An interrupt there may wait
+# for a lock of the other CPU: one of some ten guests with two CPUs stood still in
+# ktime_get_update_offsets_now(), while the other CPU was stopped in update_vsyscall().
 CPUS = 1
 FIRST = {"amd64": "rdi", "arm64": "x0", "riscv64": "a0"}  # first argument
 # A call of the kernel's own function that spins for 400 ms.
