@@ -145,6 +145,17 @@ def kinst(
     return Running(*arguments, append=append, copy=copy, env=env, boots=boots).result(seconds)
 
 
+def ran(*words: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a command of kinst to its end, and check its exit status."""
+    try:
+        done = subprocess.run([KINST, *words], capture_output=True, text=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired as late:
+        said = late.stdout, late.stderr
+        raise AssertionError(f"not over in {SECONDS} s: {words}: {said}") from None
+    assert done.returncode == status, done
+    return done
+
+
 def marked(mark: str) -> list[int]:
     """Return the QEMU processes with this mark in their environment or command line."""
     found = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from kinst.core.words import MASK
 from kinst.events import Aggregation
 from kinst.views.counting import clause, counted, described, plan_counting
 from kinst.views.flow import ENTRY, INSIDE, FlowCounts
-from tests.vm.command import KINST
+from tests.vm.command import ran
 
 pytestmark = pytest.mark.vm
 
@@ -157,24 +156,21 @@ def test_the_command(tmp_path: Path) -> None:
         "--if",
         "pid == $target",
     ]
-    done = subprocess.run([KINST, *arguments, "-c", command], capture_output=True, text=True)
-    assert done.returncode == 3 and done.stdout.endswith("init\n"), done
+    done = ran(*arguments, "-c", command, status=3)
+    assert done.stdout.endswith("init\n"), done
     assert re.match(r"vfs_read  fs/read_write\.c:\d+  entered \w+", text.read_text())
     assert 1000 < page.stat().st_size < 2_000_000
 
-    shown = subprocess.run([KINST, "annotate", "-d", "vfs_read"], capture_output=True, text=True)
+    shown = ran("annotate", "-d", "vfs_read")
     program, result = tmp_path / "p.d", tmp_path / "result.json"
     program.write_text(shown.stdout)
     arguments = ["--json", "-q", "-o", str(result), "-s", str(program), "-c", "cat /proc/1/comm"]
-    subprocess.run([KINST, *arguments], check=True, capture_output=True)
+    ran(*arguments)
     rows = [json.loads(line) for line in result.read_text().splitlines()]
     table = next(row for row in rows if row.get("name") == "count")
     entered = next(row["value"] for row in table["rows"] if row["key"][2] == "0")
     arguments = ["annotate", "vfs_read", str(result), "--dot"]
-    done = subprocess.run([KINST, *arguments], capture_output=True, text=True, check=True)
+    done = ran(*arguments)
     assert f"vfs_read: entered {entered} times" in done.stdout
     # Without a name the functions are those of the result.
-    again = subprocess.run(
-        [KINST, "annotate", str(result), "--dot"], capture_output=True, text=True
-    )
-    assert again.stdout == done.stdout, again.stderr
+    assert ran("annotate", result, "--dot").stdout == done.stdout

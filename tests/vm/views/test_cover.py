@@ -14,16 +14,12 @@ from pathlib import Path
 import pytest
 
 from kinst.kernels.fetch import Prepared
-from tests.vm.command import KINST
+from tests.vm.command import ran
 from tests.vm.language.test_lines import addr2line
 
 pytestmark = pytest.mark.vm
 
 READS = "dd if=/dev/zero of=/dev/null bs=1 count=1000 2>/dev/null"
-
-
-def run(*arguments: str | Path) -> str:
-    return subprocess.run([KINST, *arguments], check=True, capture_output=True, text=True).stdout
 
 
 def sections(path: Path) -> dict[str, list[str]]:
@@ -37,7 +33,7 @@ def sections(path: Path) -> dict[str, list[str]]:
 
 def test_lines_of_read(tmp_path: Path, prepared: Prepared) -> None:
     info, pieces = tmp_path / "read.info", tmp_path / "read.drcov"
-    said = run("cover", "vfs_read", "-o", info, "--drcov", pieces, "-c", READS)
+    said = ran("cover", "vfs_read", "-o", info, "--drcov", pieces, "-c", READS).stdout
     own = sections(info)["fs/read_write.c"]
     (count,) = (int(line.split(",")[0][5:]) for line in own if line.endswith(",vfs_read")
                 and line.startswith("FNDA"))  # fmt: skip
@@ -45,12 +41,11 @@ def test_lines_of_read(tmp_path: Path, prepared: Prepared) -> None:
 
     # The same, by a plain trace and addr2line: lines that ran, and lines with code.
     program = "kinst::vfs_read: { @[probename] = count(); }"
-    rows = [
-        json.loads(line) for line in run("--json", "-q", "-n", program, "-c", READS).splitlines()
-    ]
+    plain = ran("--json", "-q", "-n", program, "-c", READS).stdout
+    rows = [json.loads(line) for line in plain.splitlines()]
     (table,) = (row for row in rows if row["type"] == "aggregation")
     seen = {int(row["key"][0]) for row in table["rows"]}
-    listed = run("-l", "-v", "-n", "kinst::vfs_read:")
+    listed = ran("-l", "-v", "-n", "kinst::vfs_read:").stdout
     offsets = [int(n) for n in re.findall(r"vfs_read (\d+)\n\t(?!.* refused)", listed)]
     assert seen <= set(offsets)
     symbols = subprocess.run(["nm", prepared.debug], capture_output=True, text=True, check=True)
@@ -83,8 +78,8 @@ def test_lines_of_read(tmp_path: Path, prepared: Prepared) -> None:
 
 def test_what_another_run_has_not_reached(tmp_path: Path) -> None:
     info = tmp_path / "wc.info"
-    run("cover", "fs/read_write.c", "-q", "-o", info, "-c", "wc -l /proc/version")
-    said = run("cover", "fs/read_write.c", "-q", "--since", info, "-c",
-               "dd if=/init of=/dev/null skip=1 bs=512 count=1 2>/dev/null")  # fmt: skip
+    ran("cover", "fs/read_write.c", "-q", "-o", info, "-c", "wc -l /proc/version")
+    said = ran("cover", "fs/read_write.c", "-q", "--since", info, "-c",
+               "dd if=/init of=/dev/null skip=1 bs=512 count=1 2>/dev/null").stdout  # fmt: skip
     assert re.search(r"^fs/read_write.c: functions .*__do_sys_lseek.*; lines ", said, re.M)
     assert not re.search(r"functions .*\bvfs_read\b", said)

@@ -3,7 +3,6 @@ and as many as the program counts."""
 
 from __future__ import annotations
 
-import subprocess
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 import kinst
 from kinst.events import Batch, Record
 from kinst.render import Destination, renderer
-from tests.vm.command import KINST
+from tests.vm.command import ran
 from tools.read_perfetto import slices
 
 pytestmark = pytest.mark.vm
@@ -63,8 +62,7 @@ def test_slices_are_the_records_and_as_many_as_are_counted() -> None:
 def test_the_command_writes_it(tmp_path: Path) -> None:
     path = tmp_path / "out.pftrace"
     words = ["-q", "-x", "format=perfetto", "-o", path, "-n", PROGRAM, "-c", "cat /proc/1/comm"]
-    done = subprocess.run([KINST, *words], check=True, capture_output=True, text=True)
-    assert done.stdout == "init\n"
+    assert ran(*words).stdout == "init\n"
     parsed = Trace()
     parsed.ParseFromString(path.read_bytes())
     # cat reads its file, and then finds its end; its thread may have read before it became cat.
