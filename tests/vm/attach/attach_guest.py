@@ -68,13 +68,14 @@ class AttachGuest:
         self.debug = debug
         self.stub = folder / "gdb"
         self.monitor = folder / "qmp"
+        self._log = folder / "log"
         self._shell = socket.socket(socket.AF_UNIX)
         self._shell.connect(str(folder / "console"))
         self._marks = 0
         self._shell.sendall(b"stty -echo; exec env PS1= PS2= sh\n")
         self.run("true")  # QEMU has taken the connection, which is a separate descriptor
 
-    def run(self, command: str, seconds: float = 120.0) -> str:
+    def run(self, command: str, seconds: float = 240.0) -> str:
         """Return the output of a command in the guest's shell."""
         self._marks += 1
         mark = f"mark{self._marks}."
@@ -82,7 +83,15 @@ class AttachGuest:
         self._shell.sendall(f"{command}; echo ma''{mark[2:]}\n".encode())
         heard = b""
         while f"{mark}\r\n".encode() not in heard:
-            heard += self._shell.recv(1 << 16)
+            try:
+                more = self._shell.recv(1 << 16)
+            except TimeoutError:
+                raise AssertionError(
+                    f"{command!r} has said nothing for {seconds:g} s; the console so far:\n"
+                    + self._log.read_text(errors="replace")[-2000:]
+                ) from None
+            assert more, f"QEMU ended during {command!r}"
+            heard += more
         text = heard.decode(errors="replace").replace("\r", "")
         lines = text[: text.index(f"{mark}\n")].splitlines()
         return "\n".join(line for line in lines if "ma''rk" not in line).strip()
@@ -179,7 +188,7 @@ def guardians(mark: str) -> list[int]:
     return found
 
 
-def wait_undone(mark: str, seconds: float = 60.0) -> None:
+def wait_undone(mark: str, seconds: float = 120.0) -> None:
     """Wait until the guardian of a run has ended."""
     end = time.monotonic() + seconds
     while guardians(mark):

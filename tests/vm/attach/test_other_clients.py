@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.vm
 READS = 'kinst::vfs_read:0 /execname == "reads"/ { @[execname] = count(); }'
 BEGUN = 'tick-100ms { printf("begun\\n"); }'
 CALLS = 40
+GDB_SECONDS = 200.0
 
 
 @pytest.fixture(params=["7.2", pytest.param("10", marks=pytest.mark.slow)])
@@ -31,7 +33,9 @@ def vm(
 def gdb_looks(vm: AttachGuest) -> None:
     commands = [f"target remote {vm.stub}", "info registers rip", "detach"]
     given = [word for one in commands for word in ("-ex", one)]
-    subprocess.run(["gdb", "-q", "-nx", "-batch", *given], check=True, capture_output=True)
+    command = ["gdb", "-q", "-nx", "-batch", *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=GDB_SECONDS)
+    assert done.returncode == 0 and re.search(r"^rip +0x", done.stdout, re.M), done
 
 
 def traced(vm: AttachGuest, *way: str) -> None:
