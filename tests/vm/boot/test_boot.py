@@ -20,6 +20,9 @@ from tests.vm.command import kinst
 
 pytestmark = pytest.mark.vm
 
+# Up to the end of this initcall the kernel's clock goes on with its ticks, so that a short initcall
+# may seem to take a whole tick (kernel/time/clocksource.c; CONFIG_HZ=250).
+CLOCK_IS_CHOSEN, TICK = "clocksource_done_booting", 4000  # us
 # Lines that begin with a device are about PCI quirks (drivers/pci/quirks.c, fixup_debug_start()).
 _CALLING = re.compile(r"^\[[^]]*\] calling  (\S+?)\+0x\S+ @ (\d+)$", re.M)
 _RETURNED = re.compile(r"^\[[^]]*\] initcall (\S+?)\+0x\S+ returned \S+ after (\d+) usecs *$", re.M)
@@ -117,7 +120,14 @@ def check_initcalls(isa: str, boot: Boot) -> None:
             took.append((one.time_ns - begun[thread]) / 1000)
     times = [int(usecs) for _, usecs in _RETURNED.findall(boot.log)][-len(took) :]
     assert len(took) == len(times) == len(logged)
-    assert all(ours > 0.9 * theirs - 100 for ours, theirs in zip(took, times, strict=True))
+    names = [name for _, name in logged]
+    of_ticks = names.index(CLOCK_IS_CHOSEN) + 1
+    short = [
+        (name, ours, theirs)
+        for k, (name, ours, theirs) in enumerate(zip(names, took, times, strict=True))
+        if ours <= 0.9 * (theirs - (TICK if k < of_ticks else 0)) - 100
+    ]
+    assert not short, short
 
 
 def test_initcalls_are_those_that_the_kernel_logs(boot: Boot) -> None:
@@ -139,7 +149,8 @@ def test_the_first_instruction_is_in_thread_0_and_init_is_the_last(boot: Boot) -
     functions = [one.probe.name.function for one in boot.records]
     first = functions[: functions.index("run_init_process")].count("kernel_clone")
     threads = [value for (value,) in boot.at(":kernel_clone:return")]
-    assert threads[:first] == list(range(1, first + 1)) and 20 < first < len(threads)
+    # Of two threads that fork at the same time, the first to begin need not be the first to return.
+    assert sorted(threads[:first]) == list(range(1, first + 1)) and 20 < first < len(threads)
 
 
 def test_its_picture_has_its_parts(boot: Boot) -> None:
@@ -157,7 +168,10 @@ def test_the_text_is_that_of_a_boot_without_probes(boot: Boot) -> None:
     with library.boot(append=f"nokaslr {LOGGED}", cold=True, accel="tcg") as machine:
         machine.execute("true")
         text = text_of(machine)
-    assert len(text) > 10 << 20 and boot.text == text
+    assert len(text) > 10 << 20 and len(boot.text) == len(text)
+    apart = np.flatnonzero(np.frombuffer(text, np.uint8) != np.frombuffer(boot.text, np.uint8))
+    # Not the bytes themselves: pytest would compare them for minutes.
+    assert not len(apart), [(hex(k), text[k : k + 8], boot.text[k : k + 8]) for k in apart[:20]]
 
 
 @pytest.mark.slow
