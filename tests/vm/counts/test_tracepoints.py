@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,7 @@ EVENTS = {
 IN_ORDER = {"sched_switch", "sched_process_fork", "sched_process_exec", "sched_process_exit",
             "signal_deliver", "task_newtask"}  # fmt: skip
 ROUNDS = 4
+KTHREADD = 2  # thread that forks the kernel's own threads (init/main.c, rest_init())
 # Programs that fork, execute, wait, write, sleep and kill.
 WORK = """
 echo some > /tmp/some; cat /tmp/some > /tmp/other; rm /tmp/other
@@ -94,7 +95,7 @@ def program(events: list[str]) -> str:
     return "\n".join(clauses)
 
 
-Firings = Mapping[int, list[tuple[str, ...]]]
+Firings = dict[int, list[tuple[str, ...]]]
 
 
 def of_kinst(out: str) -> Firings:
@@ -176,11 +177,12 @@ def test_the_guests_own_events_are_as_before_after_a_trace(tmp_path: Path) -> No
             done = machine.run(text, command="rounds", options={"quiet": True})
             guest = done.output.decode()
             theirs = of_guest(guest, events)
+            theirs.pop(KTHREADD, None)  # a busy kernel may want another worker at any time
             counted.append(Counter(one[0] for some in theirs.values() for one in some))
-            assert not warnings(guest)
+            assert not warnings(guest), guest[-3000:]
         # In each round: the script itself, and three times ls.
         once = Counter(sched_process_exec=ROUNDS, sched_process_fork=4 * ROUNDS)
-        assert counted == [once] * 5
+        assert counted == [once] * 5, guest[-3000:]
 
 
 def test_the_list_has_the_kernels_events(tmp_path: Path) -> None:
@@ -221,7 +223,11 @@ WITH_EVENT = f"echo 1 > $event; vsock {SENT}; sleep 0.3; echo 0 > $event"
 def test_tracepoints_of_a_module(
     rounds: list[str], lengths: str, tmp_path: Path, guest_program: Callable[[str], Path]
 ) -> None:
-    """Packets that a module sends, by its own event and by kinst; a packet of data has one byte."""
+    """Packets that a module sends, by its own event and by kinst; a packet of data has one byte.
+
+    The guest has one CPU: its worker sends the last packets before `sleep` ends, however busy the
+    host is, and QEMU's TCG keeps no old translation when the kernel turns the event on.
+    """
     event = "events/vsock/virtio_transport_alloc_pkt/enable"
     text = f"""
 mount -t tracefs none /sys/kernel/tracing; cd /sys/kernel/tracing; event={event}
@@ -231,7 +237,7 @@ cat trace | grep virtio_transport_alloc_pkt
 dmesg -r | tail -50
 """
     done = kinst(
-        "-v", "-x", "quiet", "--module", "vsock_loopback", "-n",
+        "--cpus", "1", "-v", "-x", "quiet", "--module", "vsock_loopback", "-n",
         'sdt:vsock::virtio_transport_alloc_pkt { @[args[4]] = count(); }', "-n",
         'END { printa("length %d count %@d\\n", @); }', "-c", "packets",
         copy=[guest_script(tmp_path, "packets", text), guest_program("vsock")],
