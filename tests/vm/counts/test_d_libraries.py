@@ -278,7 +278,8 @@ ifconfig lo up
 echo big enough to be several segments > /tmp/sent
 dd if=/dev/zero bs=1k count=40 >> /tmp/sent 2>/dev/null
 for to in 127.0.0.1 ::1; do
-    sleep 3 | nc -l -p 5000 > /tmp/got & sleep 1
+    sleep 3 | nc -l -p 5000 > /tmp/got &
+    until grep -q ':1388 .* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.2; done  # it listens
     nc $to 5000 < /tmp/sent
     wait; cmp /tmp/sent /tmp/got && echo the same
 done

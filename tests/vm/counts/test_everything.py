@@ -18,7 +18,7 @@ import pytest
 
 from kinst.kernels.fetch import Prepared
 from tests import ROOT
-from tests.vm.command import counts, guest_script, kinst, warnings
+from tests.vm.command import SECONDS, counts, guest_script, kinst, warnings
 
 pytestmark = pytest.mark.vm
 
@@ -57,7 +57,7 @@ def work_under_trace(
     )
     done = kinst(
         "-v", "-n", f"{description} {{ {actions} }}", "-c", "all.sh",
-        copy=[program, script], seconds=240 + 4 * seconds,
+        copy=[program, script], seconds=SECONDS + 4 * seconds,
     ).good()  # fmt: skip
     (matched,) = MATCHED.findall(done.err)
     assert int(matched) >= least
