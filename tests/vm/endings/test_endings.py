@@ -37,12 +37,18 @@ def test_a_signal_ends_the_trace_in_order(read_function: str, reads: Path, numbe
 
 
 def test_a_signal_while_the_guest_boots() -> None:
-    """Before anything is planted there is nothing to print: kinst ends by the signal."""
-    run = Running("-n", "kinst::vfs_read:0 { @ = count(); }")
+    """Before anything is planted there is nothing to print: kinst ends by the signal.
+
+    On a busy host the trace may have begun before the signal comes, and then ends in order.
+    """
+    run = Running("-n", 'BEGIN { printf("begun"); } kinst::vfs_read:0 { @ = count(); }')
     run.until(lambda _: marked(run.mark))
     run.stop()
     done = run.result()
     assert "Traceback" not in done.err
+    if "begun" in done.out:
+        assert done.status == 0, done
+        return
     assert done.status == -signal.SIGINT, done
     assert done.err.endswith("kinst: interrupted\n"), done
 
@@ -99,7 +105,7 @@ def test_a_timeout_cuts_the_command_off(read_function: str, reads: Path) -> None
     """The trace ends as with Ctrl-C; the status is that of timeout(1), so that scripts can
     tell."""
     done = kinst(
-        "--timeout", "1.5",
+        "--timeout", "5",  # the guest's command begins within one, or more on a busy host
         "-n", f"kinst::{read_function}:0 {{ @ = count(); }} END {{ printf(\"the end\"); }}",
         "-c", "reads 100000000000", copy=[reads],
     )  # fmt: skip
