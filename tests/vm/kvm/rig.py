@@ -43,7 +43,8 @@ SECONDS = 3600.0  # a check's, unless it says otherwise
 # seconds.
 FROZEN_SECONDS = 120.0
 OPENINGS = 3  # of guests for one check
-OPEN_SECONDS = 600.0
+OPEN_SECONDS = 400.0  # a minute on an idle host
+CLOSE_SECONDS = 200.0
 SHOW_SECONDS = 10.0  # until the log has the stacks
 # Files of the shared folder.
 READY, END, LOG, PREPARE, ALIVE = "ready", "end", "log", "prepare-live", "alive"
@@ -132,11 +133,24 @@ class Rig(OpenRig):
         )  # fmt: skip
 
     def wait_open(self) -> None:
-        """Wait until the guest takes checks."""
-        self._kinst.until(lambda _: (self.folder / READY).exists(), OPEN_SECONDS)
+        """Wait until the guest takes checks; raise FrozenError if it does not come that far."""
+        late = time.monotonic() + OPEN_SECONDS
+        self._kinst.until(lambda _: self._is_ready or time.monotonic() > late, 2 * OPEN_SECONDS)
+        if not self._is_ready:
+            raise FrozenError(f"the guest with SVM has not opened in {OPEN_SECONDS:g} s")
+
+    @property
+    def _is_ready(self) -> bool:
+        return (self.folder / READY).exists()
 
     def close(self) -> None:
+        """End the guest; it may freeze even now."""
         (self.folder / END).touch()
+        try:
+            self._kinst.process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            print(f"the guest with SVM has not ended in {CLOSE_SECONDS:g} s")
+            self._kinst.stop()
         print(self._kinst.result())
 
     def kill(self) -> None:
@@ -158,12 +172,17 @@ class LastingRig:
         self._open()
 
     def _open(self) -> None:
-        self._rig = Rig(self._new_folder())
-        try:
-            self._rig.wait_open()
-        except BaseException:
-            self._rig.kill()
-            raise
+        """Open one of up to OPENINGS guests."""
+        for opening in range(1, OPENINGS + 1):
+            self._rig = Rig(self._new_folder())
+            try:
+                self._rig.wait_open()
+                return
+            except BaseException as error:
+                self._rig.kill()
+                if not isinstance(error, FrozenError) or opening == OPENINGS:
+                    raise
+                print(f"{error}: once more in a new one")
 
     def check(self, *words: str, seconds: float = SECONDS) -> Any:
         """Do what OpenRig.check() does, in up to OPENINGS guests as long as they freeze."""

@@ -29,6 +29,7 @@ HANDLER, FIRST, ROOM = 0, 256, 128  # offsets in the code; bytes of each site's
 INC_GS = bytes.fromhex("65 48 ff 04 25")  # inc qword gs:[displacement of 32 bits]
 INT3, JUMP = b"\xcc", 5
 IP = 0x80  # of struct pt_regs
+PATIENCE = 60  # seconds without a request after which the module undoes everything
 PERIOD, BUSY = 3_000_000, 14_000_000  # ns of a timer; cycles that its code takes
 FUNCTION, PROGRAM = sys.argv[2:4]
 
@@ -69,7 +70,7 @@ def address_of(name: str) -> int:
 
 def refused(device: Device, sites: list[LivePatch], hook: int) -> str:
     try:
-        device.plant(sites, [], hook, 0, 20)
+        device.plant(sites, [], hook, 0, PATIENCE)
     except KinstError as error:
         return str(error)
     device.unplant()
@@ -128,18 +129,20 @@ def main() -> None:
     untouched = device.read(start, PAGE) == before
     breakpoints = address_of("exc_int3")
     entry = device.read(breakpoints, 64)
-    device.plant(sites, [], hook, base + ACTIVE, 20)
+    device.plant(sites, [], hook, base + ACTIVE, PATIENCE)
     there = device.read(start, PAGE)
     planted = [there[at : at + len(site.new)] == site.new
                for site, at in zip(sites, (0, run[0], trap[0]), strict=True)]  # fmt: skip
     led = device.read(breakpoints, 64) != entry
     subprocess.run([PROGRAM, "2000"], check=True, capture_output=True)
     left = device.unplant()
-    started = time.monotonic()
-    device.start_timer(PERIOD, base + sample, base + ACTIVE, 20)
+    began = time.monotonic()
+    device.start_timer(PERIOD, base + sample, base + ACTIVE, PATIENCE)
+    on = time.monotonic()
     time.sleep(1.5)
+    over = time.monotonic()
     device.unplant()
-    seconds = time.monotonic() - started
+    least, most = over - on, time.monotonic() - began
     missed = device.missed(0)
     device.gather(GATHERED, 64)
     cpus = device.info().cpus
@@ -153,7 +156,8 @@ def main() -> None:
     said = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
     print(json.dumps({"told": told, "untouched": untouched, "planted": planted, "led": led,
                       "left": left, "counts": counts, "room": room, "same": same, "back": back,
-                      "log": said, "timer": [samples, missed, seconds, cpus, PERIOD]}))  # fmt: skip
+                      "log": said,
+                      "timer": [samples, missed, least, most, cpus, PERIOD]}))  # fmt: skip
 
 
 main()

@@ -22,6 +22,7 @@ from tools.kernel_headers import module_for
 pytestmark = pytest.mark.vm
 SCRIPT = "-m tests.vm.live.live_module_in_guest"
 FUNCTION, READS = "vfs_read", 2000
+LEAST_PART = 0.75  # of a timer's periods that are counted
 # These must not be in the kernel's log.
 BAD = re.compile(r"BUG|WARNING|Oops|general protection|Call Trace")
 
@@ -91,13 +92,16 @@ def test_all_is_as_before(found: dict[str, object]) -> None:
 def test_calls_of_a_timer_that_were_missed_are_counted(found: dict[str, list[float]]) -> None:
     """A timer's code takes longer than its period.
 
-    Calls plus missed calls are as many as the periods in the time that passed, except around the
-    first and the last call.
+    Calls plus missed calls are as many as the periods in the time that passed, which is between
+    `least` and `most` seconds.  A CPU that has had no time for a call when the timer is stopped
+    does not count its last periods: a small part of them all, even on a busy host.  The calls alone
+    are at most half of them.
     """
-    calls, missed, seconds, cpus, period = found["timer"]
-    due = cpus * seconds * 1e9 / period
+    calls, missed, least, most, cpus, period = found["timer"]
     assert calls > 0 and missed > 0
-    assert abs(calls + missed - due) < 0.05 * due + 20 * cpus, found["timer"]
+    periods = calls + missed
+    assert periods > LEAST_PART * cpus * least * 1e9 / period, found["timer"]
+    assert periods <= cpus * (most * 1e9 / period + 1), found["timer"]
 
 
 @pytest.mark.parametrize(
