@@ -39,7 +39,7 @@ from kinst.views.call_tracing import (
     inlined_parts,
     result_text,
 )
-from kinst.views.call_tree import Call, CallTree, tree_text, with_inlined
+from kinst.views.call_tree import Call, CallTree, move_into_copies, tree_text
 
 ROUNDS = 6  # most traces of the call; tracing ends earlier if no function is missing
 MOST_NAMED = 12  # most functions to name of those that were left out
@@ -233,7 +233,7 @@ def _traced(
         call = _followed(machine, follower, root, condition, names, refused)
     root_call = call.tree.root
     parts = call.parts
-    with_inlined(root_call, parts)
+    move_into_copies(root_call, parts)
     _say_left_out(call, refused)
     prototype = cache(machine.prototype)
 

@@ -30,12 +30,12 @@ from kinst.session.records import TraceRecords
 from kinst.session.report import MANY_PROBES, Report
 from kinst.session.silence import (
     SECONDS,
-    Quiet,
-    asks,
+    SilentTrace,
+    each_hit_records,
     has_predicates,
-    last_words,
-    leaves_traces,
-    reason,
+    message_at_end,
+    message_while_silent,
+    records_under_predicates,
 )
 from kinst.session.timers import Timers
 from kinst.session.tracee import SHARE, Tracee
@@ -319,7 +319,7 @@ class RunningTrace:
             self._look_at = math.inf
             return
         waits_in = tracee.waits_in() if command and not counted else ""
-        if said := reason(self._quiet(command, waits_in)):
+        if said := message_while_silent(self._silent_trace(command, waits_in)):
             self._look_at = math.inf
             self._report.say(said)
 
@@ -329,23 +329,27 @@ class RunningTrace:
         timed = any(one.timer is not None for one in parts.host)
         return not (parts.inside or parts.stopped or timed)
 
-    def _quiet(self, command: str, waits_in: str = "") -> Quiet:
+    def _silent_trace(self, command: str, waits_in: str = "") -> SilentTrace:
         """Return the facts by which the silence of a trace is explained.
 
         Args:
             waits_in: function of the kernel in which the command waits, "" if unknown.
         """
         records, parts = self._records, self._parts
+        compiled, passer = parts.enabled.compiled, self._tracee.passer
         sites = [one.enabled.clauses for one in parts.planted]
-        tells = leaves_traces(
-            parts.enabled.compiled.program, self._layout, sites, self._tracee.passer
+        return SilentTrace(
+            planted=len(parts.planted) + len(parts.stopped),
+            has_counted=records.has_counted,
+            has_command=bool(command),
+            is_guest=self._tracee.is_guest,
+            waits_in=waits_in,
+            each_hit_records=each_hit_records(compiled.program, self._layout, sites, passer),
+            records_under_predicates=records_under_predicates(
+                compiled.program, self._layout, sites
+            ),
+            has_predicates=has_predicates(compiled.tree, passer),
         )
-        return Quiet(
-            len(parts.planted) + len(parts.stopped), records.has_counted, bool(command),
-            self._tracee.is_guest, waits_in, tells,
-            asks(parts.enabled.compiled.program, self._layout, sites),
-            has_predicates(parts.enabled.compiled.tree, self._tracee.passer),
-        )  # fmt: skip
 
     def _tell_nothing_fired(self, command: str) -> None:
         """Say, at the end of a trace, if no probe of the kernel has fired."""
@@ -354,7 +358,7 @@ class RunningTrace:
             return
         if in_batches or self._ending.gone is not None or not self._restoring.planted:
             return
-        if said := last_words(self._quiet(command)):
+        if said := message_at_end(self._silent_trace(command)):
             self._report.say(said)
 
     def _loop(self, command: str) -> Generator[Event, None, str]:

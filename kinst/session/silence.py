@@ -15,11 +15,11 @@ from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.unparse import unparse_expression
 from kinst.dlang.walk import find
 
-SECONDS = 2.0  # seconds without a record until the message
+SECONDS = 2.0  # seconds without a record after which kinst says why
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
+class SilentTrace:
     """Facts about a trace that has shown no record of the kernel yet.
 
     Attributes:
@@ -29,8 +29,8 @@ class Quiet:
         is_guest: whether the machine is a guest that runs kinst's commands and nothing else.
         waits_in: function of the kernel in which the command waits; "" if the command runs, or the
             function is not known.
-        leaves_traces: whether each hit would have left a record or a value (see leaves_traces()).
-        asks: whether some clause leaves a record or a value if its predicate is true.
+        each_hit_records: result of the function each_hit_records().
+        records_under_predicates: result of the function records_under_predicates().
         has_predicates: whether the user has written a predicate.
     """
 
@@ -39,51 +39,53 @@ class Quiet:
     has_command: bool
     is_guest: bool
     waits_in: str = ""
-    leaves_traces: bool = True
-    asks: bool = False
+    each_hit_records: bool = True
+    records_under_predicates: bool = False
     has_predicates: bool = True
 
 
-def reason(quiet: Quiet) -> str:
+def message_while_silent(trace: SilentTrace) -> str:
     """Return the message that explains why a running trace shows nothing, "" for no message."""
-    if not quiet.planted:
+    if not trace.planted:
         return ""
-    if quiet.has_counted:
-        if quiet.has_command:
+    if trace.has_counted:
+        if trace.has_command:
             return ""
         return "kinst: probes fire; aggregations are printed when the trace ends: Ctrl-C ends it"
-    some = counted(quiet.planted, "instruction is", "instructions are")
-    idle = "none has run" if quiet.leaves_traces else "no clause has recorded anything"
+    some = counted(trace.planted, "instruction is", "instructions are")
+    idle = "none has run" if trace.each_hit_records else "no clause has recorded anything"
     planted = f"kinst: {some} planted, and {idle} for {SECONDS:g} s"
-    if not quiet.has_command:
-        if quiet.is_guest:
-            they = "it was" if quiet.planted == 1 else "they were"
+    if not trace.has_command:
+        if trace.is_guest:
+            they = "it was" if trace.planted == 1 else "they were"
             return (
                 f"{planted}: {they} planted after the guest's boot, and the guest is idle;"
                 " -c or --shell gives it work, --boot traces its boot"
             )
         return f"{planted}: nothing that runs there comes to them"
-    if quiet.waits_in:
-        return f"{planted}: the command waits in {quiet.waits_in}()"
-    if not quiet.leaves_traces:
+    if trace.waits_in:
+        return f"{planted}: the command waits in {trace.waits_in}()"
+    if not trace.each_hit_records:
         return ""  # a predicate may wait for something rare
-    return f"{planted}: the command has not come to {'it' if quiet.planted == 1 else 'them'}"
+    return f"{planted}: the command has not come to {'it' if trace.planted == 1 else 'them'}"
 
 
-def last_words(quiet: Quiet) -> str:
-    """Return the message that says at the end of a trace that no probe has fired, or that no
+def message_at_end(trace: SilentTrace) -> str:
+    """Return the message that says, at the end of a trace, that no probe has fired or that no
     predicate was true; "" if a clause may have run, or no probe was planted.
     """
-    if not quiet.planted or quiet.has_counted:
+    if not trace.planted or trace.has_counted:
         return ""
-    some = counted(quiet.planted, "instruction was", "instructions were")
-    if not quiet.leaves_traces:
+    some = counted(trace.planted, "instruction was", "instructions were")
+    if not trace.each_hit_records:
+        if not trace.records_under_predicates:
+            return ""
         never = "no probe fired, or no predicate was true"
-        if not quiet.has_predicates:
+        if not trace.has_predicates:
             never = "no probe whose clauses record anything fired"
-        return f"kinst: nothing was recorded: {some} planted, and {never}" if quiet.asks else ""
-    during = "the command ran" if quiet.has_command else "the trace ran"
-    if quiet.is_guest and not quiet.has_command:
+        return f"kinst: nothing was recorded: {some} planted, and {never}"
+    during = "the command ran" if trace.has_command else "the trace ran"
+    if trace.is_guest and not trace.has_command:
         during += ", after the guest's boot (--boot traces its boot)"
     return f"kinst: no probe fired: {some} planted while {during}"
 
@@ -92,16 +94,16 @@ def last_words(quiet: Quiet) -> str:
 _COUNTING = ("count", "avg", "stddev", "quantize", "lquantize", "llquantize")
 
 
-def leaves_traces(
+def each_hit_records(
     program: typed.TypedProgram,
     layout: ProgramLayout,
     sites: Sequence[Sequence[int]],
     passer: int,
 ) -> bool:
-    """Return whether at each site each hit leaves a record or an aggregation with a value.
+    """Return whether each hit of each site leaves a record or an aggregation with a value.
 
-    If so, a trace that shows no records and no values has had no hit. False for a program that may
-    clear its aggregations.
+    If so, a trace without records and values has had no hit. False for a program that may clear its
+    aggregations.
 
     Args:
         sites: for each site, the indexes of its clauses.
@@ -110,15 +112,15 @@ def leaves_traces(
     """
     if _clears(program):
         return False
-    telling = {c.index for c in program.clauses if _tells(c, layout, passer)}
-    return all(not telling.isdisjoint(clauses) for clauses in sites)
+    recording = {c.index for c in program.clauses if _always_records(c, layout, passer)}
+    return all(not recording.isdisjoint(clauses) for clauses in sites)
 
 
-def asks(
+def records_under_predicates(
     program: typed.TypedProgram, layout: ProgramLayout, sites: Sequence[Sequence[int]]
 ) -> bool:
-    """Return whether, of the clauses at the sites, each that leaves a record or a value has a
-    predicate, and there is one. False for a program that may clear its aggregations.
+    """Return whether some clause at the sites leaves a record or a value, and each such clause has
+    a predicate. False for a program that may clear its aggregations.
 
     Args:
         sites: for each site, the indexes of its clauses.
@@ -126,8 +128,8 @@ def asks(
     if _clears(program):
         return False
     planted = {index for clauses in sites for index in clauses}
-    telling = [c for c in program.clauses if c.index in planted and _records(c, layout)]
-    return bool(telling) and all(clause.predicate is not None for clause in telling)
+    recording = [c for c in program.clauses if c.index in planted and _records(c, layout)]
+    return bool(recording) and all(clause.predicate is not None for clause in recording)
 
 
 def _clears(program: typed.TypedProgram) -> bool:
@@ -146,9 +148,9 @@ def has_predicates(program: tree.ProgramNode, passer: int) -> bool:
     return any(text != f"pid != {passer}" for text in texts)
 
 
-def _tells(clause: typed.Clause, layout: ProgramLayout, passer: int) -> bool:
+def _always_records(clause: typed.Clause, layout: ProgramLayout, passer: int) -> bool:
     """Return whether each firing of a clause leaves a record or an aggregation with a value."""
-    if clause.predicate is not None and not _leaves_out(clause.predicate, passer):
+    if clause.predicate is not None and not _only_excludes(clause.predicate, passer):
         return False
     return _records(clause, layout)
 
@@ -166,7 +168,7 @@ def _records(clause: typed.Clause, layout: ProgramLayout) -> bool:
     return bool(layout.clauses[clause.index].size) and not any(find(clause, typed.Speculation))
 
 
-def _leaves_out(predicate: typed.Expr, passer: int) -> bool:
+def _only_excludes(predicate: typed.Expr, passer: int) -> bool:
     """Return whether a predicate is only what not_in_process() adds: `pid != passer`."""
     if not passer or not isinstance(predicate, typed.Binary) or predicate.op != "!=":
         return False

@@ -6,10 +6,10 @@ Tested by tests/d/stability.cases.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
 
-from kinst.core.dtypes import DType
 from kinst.core.errors import KinstError
 from kinst.core.kernel import Provider
 from kinst.core.probe import LibraryProbe, ProbeName, ProbePattern
@@ -22,6 +22,7 @@ from kinst.core.stability import (
     least,
     of_description,
 )
+from kinst.core.types import TypeSource
 from kinst.dlang.check.stability import check_minimum, declared_stability, of_clause
 from kinst.providers import FIRST_ID, argument_types, listed
 from kinst.session.compiled import Compiled, ProbeStability, ProgramStability
@@ -53,7 +54,8 @@ def _of_provider(pattern: ProbePattern, providers: Mapping[str, Provider]) -> Pr
 
 
 def check_stability(compiled: Compiled, providers: Mapping[str, Provider]) -> None:
-    """Raise DError D_ATTR_MIN for a name in a program that is less stable than -x amin= demands."""
+    """Raise DError D_ATTR_MIN at the first name in a program that is less stable than -x amin=
+    demands."""
     if not compiled.options.amin:
         return
     minimum = attributes(compiled.options.amin)
@@ -68,8 +70,8 @@ def program_stability(
     compiled: Compiled, providers: Mapping[str, Provider]
 ) -> tuple[ProgramStability, ...]:
     """Return the stability of each program of the request, in the same order."""
-    own = declared_stability(compiled.tree)
-    found = []
+    declared = declared_stability(compiled.tree)
+    programs = []
     for (text, _), program in zip(compiled.texts, compiled.programs, strict=True):
         descriptions, statements = [], []
         for clause in program.clauses:
@@ -77,9 +79,9 @@ def program_stability(
                 pattern = _named(one.pattern, providers)
                 stability = _of_provider(pattern, providers)
                 descriptions.append(of_description(pattern, stability))
-                statements.append(of_clause(clause, stability, compiled.tree, own))
-        found.append(ProgramStability(text, least(descriptions), least(statements)))
-    return tuple(found)
+                statements.append(of_clause(clause, stability, compiled.tree, declared))
+        programs.append(ProgramStability(text, least(descriptions), least(statements)))
+    return tuple(programs)
 
 
 def probe_stability(
@@ -88,7 +90,7 @@ def probe_stability(
     """Return the stability attributes of a probe, and the types of its arguments.
 
     Args:
-        compiled: a program one of whose descriptions matches the probe.
+        compiled: a program with a description that matches the probe.
     """
     pattern = ProbePattern(name.provider, name.module, name.function, name.name)
     pattern = replace(separated(pattern), library=_library_of(pattern, compiled))
@@ -96,21 +98,26 @@ def probe_stability(
     if pattern.library is not None:
         described = of_description(pattern, stability)
         return ProbeStability(described, stability.args, pattern.library.types)
-    types = compiled.types
-    found: Sequence[DType] = ()
+    arguments: tuple[str, ...] = ()
+    if compiled.types is not None:
+        with suppress(KinstError):  # the kernel has no such function or tracepoint
+            arguments = _arguments(pattern, providers, compiled.types)
+    return ProbeStability(of_description(pattern, stability), stability.args, arguments)
+
+
+def _arguments(
+    pattern: ProbePattern, providers: Mapping[str, Provider], types: TypeSource
+) -> tuple[str, ...]:
+    """Return the type of each argument of a probe as text, with the argument's name in parentheses
+    if it has one. Raises KinstError if the types cannot be found."""
+    found = argument_types(pattern, types) or ()
     names: Sequence[str] = ()
-    if types is not None:
-        try:
-            found = argument_types(pattern, types) or ()
-            if pattern.provider in providers:
-                names = providers[pattern.provider].argument_names(pattern, types)
-        except KinstError:
-            found = ()
-    shown = tuple(
+    if pattern.provider in providers:
+        names = providers[pattern.provider].argument_names(pattern, types)
+    return tuple(
         f"{type_} ({name})" if name else str(type_)
         for type_, name in zip_longest(found, names[: len(found)], fillvalue="")
     )
-    return ProbeStability(of_description(pattern, stability), stability.args, shown)
 
 
 def _library_of(pattern: ProbePattern, compiled: Compiled) -> LibraryProbe | None:
@@ -120,10 +127,10 @@ def _library_of(pattern: ProbePattern, compiled: Compiled) -> LibraryProbe | Non
         compiled: the program that has the description.
     """
     named = (pattern.provider, pattern.name)
-    libraries = (one.library for one in compiled.patterns)
-    return next(
-        (one for one in libraries if one and (one.name.provider, one.name.name) == named), None
-    )
+    for library in (one.library for one in compiled.patterns):
+        if library is not None and (library.name.provider, library.name.name) == named:
+            return library
+    return None
 
 
 def description_stability(

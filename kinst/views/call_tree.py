@@ -22,7 +22,8 @@ from kinst.core.source import InlinedCode, SourceFunction
 from kinst.core.units import value_text
 
 HEADER = "CPU FUNCTION\n"
-STEP = 2  # columns
+WIDTH = 60  # columns before the time of a call
+STEP = 2  # columns of indentation for each level of the tree
 # From a function and a call's return address to the inlined copies that the call was made from.
 CopiesAt = Callable[[tuple[str, str], int], Sequence[InlinedCode]]
 
@@ -85,7 +86,7 @@ class Call:
             still runs; otherwise None. Only used while the tree is built.
         result: value of the result register; None if it is not known.
         inlined: whether this is an inlined copy.
-        calls: calls made from here, in order of time.
+        calls: calls made from here, and inlined copies, in order of time.
     """
 
     function: tuple[str, str]
@@ -130,7 +131,7 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
     Args:
         records: the thread's records, in order of time.
     """
-    rows = list(records)
+    ordered = list(records)
     interrupted = 0
     resume = 0  # index of the first record after the calls of an interrupt
     stack: list[Call] = []
@@ -147,13 +148,13 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
             if not (stack and stack[-1].left is not None):
                 return
 
-    for index, record in enumerate(rows):
+    for index, record in enumerate(ordered):
         if index < resume:
             continue
         if isinstance(record, EntryRecord):
             if stack and record.interrupt not in (None, stack[-1].function):
                 interrupted += 1
-                resume = _index_after(rows, index)
+                resume = _index_after(ordered, index)
                 continue
             while stack and stack[-1].left is not None:
                 if stack[-1].returns_to == record.returns_to:
@@ -201,10 +202,10 @@ def _index_after(records: Sequence[EntryRecord | ReturnRecord], entry: int) -> i
     """
     function, depth = records[entry].function, 0
     for index in range(entry, len(records)):
-        row = records[index]
-        if row.function != function:
+        record = records[index]
+        if record.function != function:
             continue
-        if isinstance(row, EntryRecord):
+        if isinstance(record, EntryRecord):
             depth += 1
         else:  # after a tail call the other function returns to the interrupt's code
             depth -= 1
@@ -213,7 +214,9 @@ def _index_after(records: Sequence[EntryRecord | ReturnRecord], entry: int) -> i
     return entry + 1
 
 
-def with_inlined(call: Call, functions: Mapping[tuple[str, str], Sequence[SourceFunction]]) -> None:
+def move_into_copies(
+    call: Call, functions: Mapping[tuple[str, str], Sequence[SourceFunction]]
+) -> None:
     """Move calls that were made from inlined copies into nodes for these copies, in the whole tree
     below a call.
 
@@ -221,15 +224,15 @@ def with_inlined(call: Call, functions: Mapping[tuple[str, str], Sequence[Source
         call: root of the tree, which is changed in place.
         functions: debug information of the parts of each function, with their inlined copies.
     """
-    _move_into_copies(call, cache(partial(_copies, functions)))
+    _move_calls(call, cache(partial(_copies, functions)))
 
 
-def _move_into_copies(call: Call, copies_at: CopiesAt) -> None:
+def _move_calls(call: Call, copies_at: CopiesAt) -> None:
     calls, call.calls = call.calls, []
     inside: list[tuple[InlinedCode, Call]] = []
     for one in calls:
-        _move_into_copies(one, copies_at)
-        # A function that was jumped to has the return address of this one.
+        _move_calls(one, copies_at)
+        # The target of a tail call has the return address of the function that jumped.
         jumped_to = one.returns_to == call.returns_to
         chain = () if jumped_to else copies_at(call.function, one.returns_to)
         kept = 0
@@ -262,7 +265,7 @@ def _copies(
         for number, copy in enumerate(part.inlined)
         if any(low <= at < high for low, high in copy.ranges)
     ]
-    return tuple(copy for _, _, copy in sorted(found, key=lambda row: (-row[0], row[1])))
+    return tuple(copy for _, _, copy in sorted(found, key=lambda one: (-one[0], one[1])))
 
 
 def tree_text(
@@ -280,10 +283,10 @@ def tree_text(
         declared_at: returns the source file and line of a called function whose name is not enough;
             "" for other functions.
     """
-    return HEADER + "".join(f"{row}\n" for row in _rows(root, 0, arguments, result, declared_at))
+    return HEADER + "".join(f"{line}\n" for line in _lines(root, 0, arguments, result, declared_at))
 
 
-def _rows(
+def _lines(
     call: Call,
     indent: int,
     arguments: Callable[[Call], str],
@@ -298,11 +301,11 @@ def _rows(
         where = declared_at(call)
         yield f"{place}-> {name}({arguments(call)}){f' [{where}]' if where else ''}"
     for one in call.calls:
-        yield from _rows(one, indent + STEP, arguments, result, declared_at)
+        yield from _lines(one, indent + STEP, arguments, result, declared_at)
     if call.inlined:
         yield f"{place}<- {name} [inlined]"
         return
     value = result(call)
     took = "" if call.end is None else value_text(call.end - call.start, "ns")
-    row = f"{place}<- {name}{f' = {value}' if value else ''}"
-    yield f"{row:<60} {took}".rstrip()
+    line = f"{place}<- {name}{f' = {value}' if value else ''}"
+    yield f"{line:<{WIDTH}} {took}".rstrip()

@@ -7,77 +7,90 @@ import pytest
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.probe import ProbeName
 from kinst.dlang.api import compile_text, parse_text
-from kinst.session.silence import Quiet, asks, has_predicates, last_words, reason
+from kinst.session.silence import (
+    SilentTrace,
+    has_predicates,
+    message_at_end,
+    message_while_silent,
+    records_under_predicates,
+)
+
+Silent = SilentTrace
+# No hit of the sites need leave a record: each clause has a predicate.
+UNTRUE = {"each_hit_records": False, "records_under_predicates": True}
 
 
 @pytest.mark.parametrize(
-    ("quiet", "said"),
+    ("trace", "said"),
     [
         (
-            Quiet(1, False, False, True),
+            Silent(1, False, False, True),
             "1 instruction is planted, and none has run for 2 s: it was planted after the guest's",
         ),
         (
-            Quiet(75, False, False, True),
+            Silent(75, False, False, True),
             "they were planted after the guest's boot, and the guest is idle; -c or --shell gives"
             " it work, --boot traces its boot",
         ),
         (
-            Quiet(75, False, False, False),
+            Silent(75, False, False, False),
             "75 instructions are planted, and none has run for 2 s: noth",
         ),
-        (Quiet(75, False, True, True, "do_syslog"), "the command waits in do_syslog()"),
-        (Quiet(75, False, True, True), "none has run for 2 s: the command has not come to them"),
-        (Quiet(1, False, True, False), "none has run for 2 s: the command has not come to it"),
+        (Silent(75, False, True, True, "do_syslog"), "the command waits in do_syslog()"),
+        (Silent(75, False, True, True), "none has run for 2 s: the command has not come to them"),
+        (Silent(1, False, True, False), "none has run for 2 s: the command has not come to it"),
         (
-            Quiet(75, False, False, True, leaves_traces=False),
+            Silent(75, False, False, True, each_hit_records=False),
             "75 instructions are planted, and no clause has recorded anything for 2 s: they were",
         ),
-        (Quiet(75, True, False, True), "probes fire; aggregations are printed when the trace ends"),
-    ],
-)
-def test_what_is_said(quiet: Quiet, said: str) -> None:
-    assert said in reason(quiet)
-
-
-@pytest.mark.parametrize(
-    "quiet",
-    [
-        Quiet(0, False, False, True),  # BEGIN and tick alone
-        Quiet(75, False, True, True, leaves_traces=False),  # a predicate may wait
-        Quiet(75, True, True, True),  # its end prints aggregations
-    ],
-)
-def test_nothing_to_say(quiet: Quiet) -> None:
-    assert not reason(quiet)
-
-
-@pytest.mark.parametrize(
-    ("quiet", "said"),
-    [
-        (Quiet(1, False, True, True), "no probe fired: 1 instruction was planted while the comm"),
-        (Quiet(75, False, False, False), "75 instructions were planted while the trace ran"),
         (
-            Quiet(1, False, False, True),
+            Silent(75, True, False, True),
+            "probes fire; aggregations are printed when the trace ends",
+        ),
+    ],
+)
+def test_what_is_said(trace: SilentTrace, said: str) -> None:
+    assert said in message_while_silent(trace)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        Silent(0, False, False, True),  # BEGIN and tick alone
+        Silent(75, False, True, True, each_hit_records=False),  # a predicate may wait
+        Silent(75, True, True, True),  # its end prints aggregations
+    ],
+)
+def test_nothing_to_say(trace: SilentTrace) -> None:
+    assert not message_while_silent(trace)
+
+
+@pytest.mark.parametrize(
+    ("trace", "said"),
+    [
+        (Silent(1, False, True, True), "no probe fired: 1 instruction was planted while the comm"),
+        (Silent(75, False, False, False), "75 instructions were planted while the trace ran"),
+        (
+            Silent(1, False, False, True),
             "planted while the trace ran, after the guest's boot (--boot traces its boot)",
         ),
-        (Quiet(75, False, True, True, leaves_traces=False), ""),
+        (Silent(75, False, True, True, each_hit_records=False), ""),
         (
-            Quiet(75, False, True, True, leaves_traces=False, asks=True),
+            Silent(75, False, True, True, **UNTRUE),
             "kinst: nothing was recorded: 75 instructions were planted, and no probe fired, or no",
         ),
         (
-            Quiet(1, False, True, True, leaves_traces=False, asks=True, has_predicates=False),
+            Silent(1, False, True, True, **UNTRUE, has_predicates=False),
             "1 instruction was planted, and no probe whose clauses record anything fired",
         ),
-        (Quiet(75, True, True, True, leaves_traces=False, asks=True), ""),
-        (Quiet(75, True, True, True), ""),
-        (Quiet(0, False, False, True), ""),
+        (Silent(75, True, True, True, **UNTRUE), ""),
+        (Silent(75, True, True, True), ""),
+        (Silent(0, False, False, True), ""),
     ],
 )
-def test_the_end_of_a_silent_trace(quiet: Quiet, said: str) -> None:
-    assert said in last_words(quiet)
-    assert bool(said) == bool(last_words(quiet))
+def test_the_end_of_a_silent_trace(trace: SilentTrace, said: str) -> None:
+    assert said in message_at_end(trace)
+    assert bool(said) == bool(message_at_end(trace))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +107,7 @@ def test_predicates_may_never_have_been_true(text: str, known: bool) -> None:
     clauses = tuple(range(len(program.clauses)))
     name = ProbeName("kinst", "vmlinux", "f", "5")
     layout = lay_out_program(program, [(name, 5, clauses)], 256, 1 << 20)
-    assert asks(program, layout, [(0,)]) == known
+    assert records_under_predicates(program, layout, [(0,)]) == known
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from kinst.views.call_tree import (
     EntryRecord,
     ReturnRecord,
     build_tree,
+    move_into_copies,
     tree_text,
-    with_inlined,
 )
 
 Row = EntryRecord | ReturnRecord
@@ -126,7 +126,7 @@ def test_calls_from_inlined_copies_are_in_those() -> None:
             back("f", 11), back("a", 12)]  # fmt: skip
     tree = build_tree(rows)
     assert tree is not None
-    with_inlined(tree.root, {("vmlinux", "a"): [part]})
+    move_into_copies(tree.root, {("vmlinux", "a"): [part]})
     assert shape(tree.root) == "a(b outer*(inner*(c d) e) f)"
 
 

@@ -55,11 +55,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Working folder and environment of a command whose root is a folder of the host (--root).
+    """Working folder and environment of commands in a guest whose root is a folder of the host
+    (--root).
 
     Attributes:
-        folder: the working folder, as commands find it.
-        root: the root of commands, on the host.
+        folder: path of the working folder, below the commands' root.
+        environment: values of the environment's variables, by name.
+        root: path of the commands' root on the host.
     """
 
     folder: str
@@ -67,7 +69,8 @@ class Surroundings:
     root: Path = Path("/")
 
     def has_program(self, name: str) -> bool:
-        """Return whether a command's first word names the file of a program."""
+        """Return whether the first word of a command names the file of a program, rather than a
+        command of the shell."""
         folders = [""] if "/" in name else self.environment.get("PATH", "").split(":")
         paths = [os.path.join(self.folder, folder, name) for folder in folders]
         files = [self.root / path.lstrip("/") for path in paths]
@@ -109,11 +112,11 @@ def surroundings(root: Path) -> Surroundings:
 def in_surroundings(command: str, around: Surroundings) -> str:
     """Return a shell script that sets the environment and the working folder, then runs a command.
 
-    Variables whose names are not valid in a shell are left out (bash exports functions under such
-    names).
+    The script leaves out variables whose names are not valid in a shell (bash exports functions
+    under such names).
 
-    A simple command runs in the shell's own process, whose id is $target. The shell of kinst's own
-    guest does that by itself; dash(1) starts another process, and waits.
+    A simple command runs in the shell's own process, whose id is $target. The shell in the root
+    that kinst makes does that by itself; dash(1) starts another process, and waits for it.
     """
     words = command.strip()
     if PLAIN_COMMAND.fullmatch(words) and around.has_program(words.split()[0]):
