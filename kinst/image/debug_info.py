@@ -32,7 +32,7 @@ from kinst.image.dwarf.index import Index, Progress, key_of, open_index, open_sa
 from kinst.image.dwarf.lines import Lines, LineSpan
 from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.dwarf.location_lists import Lists
-from kinst.image.dwarf.sections import DebugSections
+from kinst.image.dwarf.sections import SHF_COMPRESSED, DebugSections
 from kinst.image.dwarf.types import DwarfTypes, EnumeratorNames
 from kinst.image.elf import SHN_ABS, STB_LOCAL, STT_FUNC, STT_OBJECT, Elf, open_elf, with_symbols
 from kinst.image.elf_file import SHF_EXECINSTR, ElfFile, open_file
@@ -40,6 +40,7 @@ from kinst.image.orc import Orc, open_orc
 from kinst.image.relocations import placed
 from kinst.image.variable_table import PER_CPU_SECTION
 
+_SHORT = 4  # bytes of the shortest name that is certainly in .debug_str
 MOST_PLACES = 1 << 16  # results of place() that are cached
 
 
@@ -155,6 +156,30 @@ class DebugInfo:
 
     def copies_at(self, address: int) -> Sequence[InlineCopy]:
         return self.index.copies_at(address) if self.has_dwarf else ()
+
+    def lacks_function(self, name: str) -> bool:
+        """Return whether the DWARF certainly has no function and no inlined copy with this name.
+
+        This does not build an index. If there is none yet, a name that is not among the file's
+        debug strings is lacking.
+        """
+        index = self.made_index
+        if index is not None:
+            return not index.functions(name) and not index.copies(name)
+        strings = self.elf.section(".debug_str")
+        # Compilers store a name of at most three bytes in .debug_info (DW_FORM_string).
+        if strings is None or strings.flags & SHF_COMPRESSED or len(name) < _SHORT:
+            return False
+        end = strings.offset + strings.size
+        return self.elf.mapped.find(name.encode() + b"\0", strings.offset, end) < 0
+
+    def is_inlined(self, name: str) -> bool | None:
+        """Return whether a function with this name has inlined copies; None if only an index could
+        tell, and there is none yet."""
+        index = self.made_index
+        if index is not None:
+            return bool(index.copies(name))
+        return False if self.lacks_function(name) else None
 
     def function_at(self, name: str, address: int) -> FunctionDie | None:
         """Return the DWARF function with a symbol's name whose code contains an address; None if

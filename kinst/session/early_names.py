@@ -93,8 +93,7 @@ def _lacks(files: KernelFiles, name: str) -> bool:
     at_end = file.mapped.find(wanted, strings.offset, end) >= 0
     if at_end and files.image.elf.symbols.indexes(name):
         return False
-    index = files.image.made_index
-    return index is not None and not index.functions(name) and not index.copies(name)
+    return files.image.lacks_function(name)
 
 
 def _absent(files: KernelFiles, isa: str, pattern: ProbePattern) -> AbsentError:

@@ -95,7 +95,7 @@ class RunningKernel:
         isa: Isa,
         among: Collection[int] | None = None,
         *,
-        copies: Callable[[str], Sequence[object]] | None = lambda _: (),
+        is_inlined: Callable[[str], bool | None] | None = lambda _: False,
         progress: Callable[[str, float | None], None] | None = None,
     ) -> None:
         """Begin without reading anything.
@@ -103,14 +103,14 @@ class RunningKernel:
         Args:
             target: memory of the kernel.
             among: addresses of the functions that find() may return, None for all.
-            copies: returns the inlined copies of the function with a name; None if no debug
-                information tells them.
+            is_inlined: tells whether the function with a name has inlined copies, or returns None
+                if this is not known yet; None if no debug information tells it.
             progress: called with the name of long work and the part of it that is done, 0 to 1;
                 None to call nothing.
         """
         self._progress = progress
         self._among = among
-        self._copies = copies
+        self._is_inlined = is_inlined
         self._target = target
         self._system = system
         self.isa = isa
@@ -160,8 +160,10 @@ class RunningKernel:
             return f"choose one: {', '.join(map(_named, _numbered(same)))}"
         if counterpart := self._system.counterpart(function):
             return f"here: {counterpart}"
-        if self._copies and self._copies(function):
-            return f"it is inline: kinst::{function}:entry and kinst::{function}:return"
+        inlined = self._is_inlined(function) if self._is_inlined else None
+        inline_probes = f"kinst::{function}:entry and kinst::{function}:return"
+        if inlined:
+            return f"it is inline: {inline_probes}"
         names = {f.name for f in self._system.functions()}
         # Names that gcc gives to variants of a function: NAME.isra.0, NAME.constprop.0,
         # NAME.part.0.
@@ -174,8 +176,10 @@ class RunningKernel:
         longer = sorted(longer, key=len)[:2]
         close = list(dict.fromkeys([*longer, *get_close_matches(function, near, 3, 0.7)]))[:3]
         meant = [f"did you mean {' or '.join(close)}?"] if close else []
-        if self._copies is None:
+        if self._is_inlined is None:
             meant.append("no debug information says which functions are inline")
+        elif inlined is None:
+            meant.append(f"if it is inline: {inline_probes}")
         return " ".join(meant)
 
     def instructions(self, function: Function) -> Sequence[Instruction]:

@@ -92,8 +92,8 @@ def _identified(
     target.settle(system.page_tables, system.heartbeat, system.allocator)
     report.stage("boot")
     isa = target.isa  # of programs, if the target is one
-    copies = files.image.copies if files.image.has_dwarf else None
-    kernel = RunningKernel(target, system, isa, copies=copies)
+    is_inlined = files.image.is_inlined if files.image.has_dwarf else None
+    kernel = RunningKernel(target, system, isa, is_inlined=is_inlined)
     images = _images(target, system, files, report.say)
     programs = _programs_of(request, files.paths)
     return StartedMachine(isa, target, system, kernel, system.text, images, programs)

@@ -112,10 +112,11 @@ class Workspace:
         if changed or among is not self._among:
             system = system if call_sites else system.leaving_call_sites()
             debug = machine.images.kernel.debug
-            copies = debug.copies if debug.has_dwarf else None
+            is_inlined = debug.is_inlined if debug.has_dwarf else None
             kernel = RunningKernel(
-                target, system, machine.isa, among, copies=copies, progress=self._progress
-            )
+                target, system, machine.isa, among,
+                is_inlined=is_inlined, progress=self._progress,
+            )  # fmt: skip
             self.machine = replace(machine, system=system, kernel=kernel)
             if changed:
                 self._leaders = None

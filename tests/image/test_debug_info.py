@@ -76,6 +76,20 @@ def test_an_index_that_is_not_there_is_looked_for_once(
     assert len(looks) == 1
 
 
+def test_names_are_known_to_lack_without_an_index(program: Path, tmp_path: Path) -> None:
+    debug = DebugInfo(program, cache=tmp_path)
+    names = DebugInfo(program, cache=tmp_path / "other").inline_names()
+    inline = next(name for name in names if len(name) > 3)
+    assert debug.lacks_function("no_such_name") and debug.is_inlined("no_such_name") is False
+    assert not debug.lacks_function(inline) and debug.is_inlined(inline) is None
+    assert not debug.lacks_function("xyz")  # a short name may be in .debug_info itself
+    assert [one.name for one in tmp_path.iterdir()] == ["other"]
+    assert debug.copies(inline)
+    assert debug.is_inlined(inline) is True and debug.is_inlined("absent") is False
+    assert debug.lacks_function("no_such_name") and debug.lacks_function("xyz")
+    assert not any(map(debug.lacks_function, debug.index.function_names()))
+
+
 def test_an_index_is_made_once(program: Path, tmp_path: Path) -> None:
     """Progress is reported only while an index is made; one of another format is made again."""
     told: list[tuple[str, float | None]] = []

@@ -86,15 +86,19 @@ def test_suggestions(kernel: RunningKernel) -> None:
 
 
 def test_an_unknown_name_may_be_an_inline_function() -> None:
-    kernel = RunningKernel(None, FakeSystem(), None, copies=None)  # type: ignore[arg-type]
+    kernel = RunningKernel(None, FakeSystem(), None, is_inlined=None)  # type: ignore[arg-type]
     assert kernel.suggest("zzz") == "no debug information says which functions are inline"
     told = kernel.suggest("vfs_raed")
     assert told.startswith("did you mean vfs_read") and "no debug information" in told
+    # As long as there is no index, debug information does not tell it either.
+    kernel = RunningKernel(None, FakeSystem(), None, is_inlined=lambda _: None)  # type: ignore[arg-type]
+    probes = "if it is inline: kinst::vfs_raed:entry and kinst::vfs_raed:return"
+    assert kernel.suggest("vfs_raed") == f"did you mean vfs_read or vfs_write? {probes}"
 
 
 def test_an_inline_function_is_traced_by_its_copies() -> None:
-    copies = {"kmalloc": ["a copy"]}
-    kernel = RunningKernel(None, FakeSystem(), None, copies=lambda name: copies.get(name, []))  # type: ignore[arg-type]
+    inline = {"kmalloc"}
+    kernel = RunningKernel(None, FakeSystem(), None, is_inlined=inline.__contains__)  # type: ignore[arg-type]
     told = "it is inline: kinst::kmalloc:entry and kinst::kmalloc:return"
     assert kernel.suggest("kmalloc") == told
     assert kernel.suggest("vfs_raed").startswith("did you mean vfs_read")
