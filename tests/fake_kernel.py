@@ -61,6 +61,7 @@ class FakeKernel:
 
     sources: Sequence[tuple[str, int, Sequence[str]]]
     forbidden: set[int] = field(default_factory=set)
+    refusals: dict[str, str] = field(default_factory=dict)  # by function name
     targets: Sequence[int] = ()  # targets of computed jumps
     fixups: Mapping[int, int] = field(default_factory=dict)
     module: str = "vmlinux"
@@ -136,6 +137,9 @@ class FakeKernel:
         self, sites: Sequence[tuple[int, int]], columns: Columns | None = None
     ) -> Sequence[bool]:
         return [address in self.forbidden for address, _ in sites]
+
+    def function_refusal(self, function: Function) -> str:
+        return self.refusals.get(function.name, "")
 
     def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         return [address in self.call_sites for address, _ in sites]

@@ -116,6 +116,11 @@ class Kernel(Protocol):
         """
         ...
 
+    def function_refusal(self, function: Function) -> str:
+        """Return why no instruction of a function may be planted; "" if instructions may be
+        planted."""
+        ...
+
     def left_to_tracer(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         """Return for each instruction, given as (address, size), whether kinst leaves it to the
         kernel's own function tracer. True only with -x plant=no-callsite, and only if that tracer

@@ -61,6 +61,10 @@ class FileImage:
     def counterpart(self, name: str) -> str:
         return self._rules.counterpart(name)
 
+    def refusals(self, function: Function) -> str:
+        """Return "": only a running kernel has reasons to refuse a function."""
+        return ""
+
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
         """Return "" for each site: only a running kernel has reasons to refuse sites."""
         return [""] * len(sites)

@@ -10,7 +10,7 @@ one. The predicate of the added clause has the condition on which the jump is ta
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -20,6 +20,7 @@ from kinst.core.inline import DebugIndex, FunctionDie
 from kinst.core.kernel import Kernel
 from kinst.core.probe import Crossing, Function, Gap, ProbePattern, gaps_told
 from kinst.core.types import KERNEL
+from kinst.core.units import counted
 from kinst.dlang.api import parse_text
 from kinst.dlang.syntax import tree
 from kinst.providers import of_functions, of_instructions
@@ -271,8 +272,11 @@ class _Expander:
         regions = regions_of(copies)
         always: list[_Named] = []
         sometimes: list[tuple[str, _Named]] = []
+        note = f"{regions.empty} without code"
         if regions.regions:
-            sites = self._sites(pattern, name, regions.regions, regions.empty, len(copies))
+            count = _Count(len(copies), regions.empty)
+            sites = self._sites(pattern, name, regions.regions, count)
+            note = count.in_refused_code() or count.text()
             always = [p for condition, p in sites if not condition]
             sometimes = [(condition, p) for condition, p in sites if condition]
         always += [
@@ -280,8 +284,7 @@ class _Expander:
             for f in out_of_line
         ]
         if alone and not always and not sometimes:
-            note = self.notes[-1] if regions.regions else f"{regions.empty} without code"
-            raise self._nothing(pattern, functions, len(copies), note.partition(": ")[2] or note)
+            raise self._nothing(pattern, functions, len(copies), note)
         return _Meaning(tuple(always), tuple(sometimes))
 
     def _out_of_line(
@@ -314,8 +317,7 @@ class _Expander:
         pattern: ProbePattern,
         name: str,
         regions: Sequence[CopyRegion],
-        empty: int,
-        copies: int,
+        count: _Count,
     ) -> list[tuple[str, _Named]]:
         """Return (condition, new description) of every site of a function's copies, in the order of
         the copies. The new description is kinst::CALLER:OFFSET. If control leaves several copies at
@@ -325,11 +327,9 @@ class _Expander:
             pattern: the program's description, kinst::F:entry or kinst::F:return.
             name: the function.
             regions: the copies that have code, grouped by entry address.
-            empty: number of copies without code.
-            copies: number of all copies.
+            count: gets the numbers of copies that are left out or have a property.
         """
         graphs = graphs_of(regions, self._kernel, self._progress)
-        count = _Count(copies, empty)
         gaps = {
             parts: self._kernel.gaps(parts) for parts in {g.parts for g in graphs.values()}
         }  # fmt: skip
@@ -341,7 +341,10 @@ class _Expander:
                 count.undecoded += region.copies
                 continue
             if graph is None or not graph.is_instruction(region.entry):
-                count.lost += region.copies
+                if refusal := self._refusal(region.entry):
+                    count.refuse(region.copies, refusal)
+                else:
+                    count.lost += region.copies
                 continue
             function = self._kernel.at(region.entry)
             if function is None or not _in(function, pattern):
@@ -360,7 +363,7 @@ class _Expander:
         for copy in chosen:
             to_plant = copy.sites_to_plant(refused)
             if to_plant is None:
-                count.refused += copy.region.copies
+                count.refuse(copy.region.copies, self._refusal(copy.region.entry))
                 continue
             count.endless += not to_plant
             count.moved += to_plant != copy.plain
@@ -369,16 +372,22 @@ class _Expander:
                 if where is not None:
                     sites.append((site.condition, (where, name, len(copy.region.within))))
         description = f"{of_instructions()}::{name}:{pattern.name}"
-        self.notes.append(count.text(description))
+        self.notes.append(f"{description}: {count.text()}")
         if left_out := count.left_out():
             self.losses.append(f"{description}: {left_out}")
         if count.undecoded:
             all_gaps = [gap for of_parts in gaps.values() for gap in of_parts]
             self.losses.append(
-                f"{description}: {count.undecoded} of {copies} inlined copies are left out:"
+                f"{description}: {count.undecoded} of {count.copies} inlined copies are left out:"
                 f" {gaps_told(all_gaps)}"
             )
         return sites
+
+    def _refusal(self, address: int) -> str:
+        """Return why no instruction of the function that contains an address may be planted; "" if
+        some may, or no function contains the address."""
+        function = self._kernel.at(address)
+        return self._kernel.function_refusal(function) if function is not None else ""
 
     def _refused(self, chosen: Sequence[_Chosen]) -> Callable[[int], bool]:
         """Return a function that tells whether the instruction at an address cannot be planted.
@@ -485,6 +494,10 @@ def _with_condition(condition: str, clause: tree.ClauseNode) -> tree.ExprNode | 
 class _Count:
     """Counts of a function's inlined copies for messages: how many are left out for each reason,
     and how many have each property that the user should know.
+
+    Attributes:
+        refusals: number of refused copies by the reason why no instruction of the function around
+            them may be planted; copies in other functions are not counted.
     """
 
     copies: int
@@ -500,6 +513,36 @@ class _Count:
     refused: int = 0
     moved: int = 0
     elsewhere: int = 0
+    refusals: dict[str, int] = field(default_factory=dict)
+
+    def refuse(self, copies: int, reason: str) -> None:
+        """Count copies whose entry cannot be planted.
+
+        Args:
+            reason: why no instruction of the function around them may be planted; "" if some may.
+        """
+        self.refused += copies
+        if reason:
+            self.refusals[reason] = self.refusals.get(reason, 0) + copies
+
+    def in_refused_code(self) -> str:
+        """Return a sentence if all copies are in functions that may not be planted, for the same
+        reason; otherwise "".
+        """
+        for reason, number in self.refusals.items():
+            if number + self.empty == self.copies:
+                copies = counted(number, "inlined copy is", "inlined copies are")
+                return f"{copies} in code that cannot be planted: {reason}"
+        return ""
+
+    @property
+    def _unplantable(self) -> str:
+        """Copies whose entry cannot be planted, in words, with the reasons that are known."""
+        reasons = [
+            reason if number == self.refused else f"{number}: {reason}"
+            for reason, number in self.refusals.items()
+        ]
+        return "whose entry cannot be planted" + (f" ({'; '.join(reasons)})" if reasons else "")
 
     def left_out(self) -> str:
         """Return a sentence that says how many copies are not traced, and why; "" if every copy is
@@ -508,14 +551,15 @@ class _Count:
         parts = (
             (self.empty, "without code"),
             (self.lost, "outside of every function, or rewritten"),
-            (self.refused, "whose entry cannot be planted"),
+            (self.refused, self._unplantable),
         )
         count = sum(n for n, _ in parts)
         why = ", ".join(f"{n} {reason}" for n, reason in parts if n)
         are = "is" if count == 1 else "are"
         return f"{count} of {self.copies} inlined copies {are} left out: {why}" if count else ""
 
-    def text(self, name: str) -> str:
+    def text(self) -> str:
+        """Return the counts as text."""
         parts: list[tuple[int, Callable[[int], str]]] = [
             (self.empty, lambda n: f"{n} without code left out"),
             (self.shared, lambda n: f"{n} sharing another's entry"),
@@ -526,11 +570,10 @@ class _Count:
             (self.endless, lambda n: f"{n} never left"),
             (self.lost, lambda n: f"{n} outside of every function or rewritten, left out"),
             (self.undecoded, lambda n: f"{n} in code that does not decode, left out"),
-            (self.refused, lambda n: f"{n} whose entry cannot be planted, left out"),
+            (self.refused, lambda n: f"{n} {self._unplantable}, left out"),
             (self.moved, lambda n: f"{n} traced beside what cannot be planted"),
             (self.elsewhere, lambda n: f"{n} in other modules"),
         ]
         counts = [form(n) for n, form in parts if n]
-        return f"{name}: {self.copies} inlined copies" + (
-            f": {', '.join(counts)}" if counts else ""
-        )
+        copies = counted(self.copies, "inlined copy", "inlined copies")
+        return f"{copies}: {', '.join(counts)}" if counts else copies

@@ -185,7 +185,7 @@ def test_what_is_said_of_copies_that_are_moved_shared_or_lost() -> None:
     assert found.notes == (
         "kinst::moved:entry: 3 inlined copies: 1 sharing another's entry,"
         " 1 split into .cold parts, 1 outside of every function or rewritten, left out",
-        "kinst::whole:entry: 1 inlined copies",
+        "kinst::whole:entry: 1 inlined copy",
     )
 
 
@@ -198,6 +198,31 @@ def test_what_is_said_of_places_that_cannot_be_planted() -> None:
     (clause,) = found.program.clauses
     assert [str(d.pattern) for d in clause.descriptions] == ["kinst::f:2", "kinst::f:3"]
     assert found.notes == (
-        "kinst::g:entry: 1 inlined copies: 1 traced beside what cannot be planted",
-        "kinst::g:return: 1 inlined copies: 1 traced beside what cannot be planted",
+        "kinst::g:entry: 1 inlined copy: 1 traced beside what cannot be planted",
+        "kinst::g:return: 1 inlined copy: 1 traced beside what cannot be planted",
     )
+
+
+def test_copies_in_functions_that_may_not_be_planted_are_told_with_the_reason() -> None:
+    """For example, if the kernel has freed the functions: alone, and beside other copies."""
+    kernel = FakeKernel([
+        ("f", 0x1000, ["90", "90", "c3"]), ("other", 0x2000, ["90", "90", "c3"]),
+        ("more", 0x3000, ["90", "90", "c3"]), ("traced", 0x4000, ["90", "90", "c3"]),
+    ])  # fmt: skip
+    kernel.forbidden = {*range(0x1000, 0x3003)}
+    kernel.refusals = {"f": "it is init code", "other": "it is init code"}
+    copies = [copy_of("g", at, (at, at + 2)) for at in (0x1000, 0x2000)]
+    program = parse_text("kinst::g:entry", "t.d")
+    index = FakeIndex(copies, {"g": FunctionDie("g", 1, 0, "g.c", 5, True, ())})
+    with pytest.raises(DError) as caught:
+        expand(program, Sources(kernel, index))
+    assert caught.value.message == (
+        "no copy of g can be traced: 2 inlined copies are in code that cannot be planted: it is"
+        " init code"
+    )
+    index = FakeIndex([*copies, *(copy_of("g", at, (at, at + 2)) for at in (0x3000, 0x4000))])
+    kernel.forbidden = {*range(0x1000, 0x4000)}
+    found = expand(program, Sources(kernel, index))
+    told = "3 whose entry cannot be planted (2: it is init code)"
+    assert found.losses == (f"kinst::g:entry: 3 of 4 inlined copies are left out: {told}",)
+    assert found.notes == (f"kinst::g:entry: 4 inlined copies: {told}, left out",)
