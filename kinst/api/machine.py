@@ -564,7 +564,7 @@ class Machine:
             KinstError: a function does not exist.
         """
         machine = self._readable()
-        named = named_functions(machine.kernel, functions)
+        named = named_functions(machine.kernel, machine.images, functions)
         found = codes_of(machine.kernel, named, places_of(machine.images))
         self._report.stage("code")
         return found

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from fnmatch import translate
 from pathlib import PurePosixPath
@@ -15,10 +16,11 @@ from kinst.core.errors import AmbiguousError, KinstError
 from kinst.core.inline import SourcePlace
 from kinst.core.instruction import Flow, Instruction
 from kinst.core.isa import StoppingIsa
-from kinst.core.kernel import Kernel, no_function
+from kinst.core.kernel import Kernel, all_named, no_function
 from kinst.core.probe import Function, gaps_told
 from kinst.core.source import CodeImage, CodeLine, InlinedCode, SourceFunction
 from kinst.core.system import System
+from kinst.core.units import counted
 from kinst.core.words import MASK, stem_of
 from kinst.image.elf_file import SHF_EXECINSTR, ElfSection
 from kinst.image.loaded_images import LoadedImage, LoadedImages
@@ -27,22 +29,52 @@ from kinst.sugar.inline import dead_ends_of
 
 _SOURCE_FILE = re.compile(r"\.(c|h|S|inc|rs)\Z")
 _GLOB = re.compile(r"[*?\[]")
+_SHOWN_CALLERS = 3  # functions with copies of an inline function that a hint names
+_MOST_CALLERS = 20  # functions with copies that are looked up for this hint
 Places = Callable[[Function, int], SourcePlace | None]
 
 
-def named_functions(kernel: Kernel, names: Iterable[str]) -> list[Function]:
+def named_functions(
+    kernel: Kernel, images: LoadedImages | None, names: Iterable[str]
+) -> list[Function]:
     """Return the functions that match names, globs and MODULE:NAME, in the order of the names.
 
     Raises KinstError if a name matches no function.
+
+    Args:
+        images: debug information that says which functions are inline; None without any.
     """
     found: list[Function] = []
     for pattern in names:
         module, _, name = pattern.rpartition(":")
         functions = _find(kernel, module, name)
         if not functions:
-            raise no_function(kernel, module, name)
+            raise _absent(kernel, images, module, name)
         found += functions
     return found
+
+
+def _absent(kernel: Kernel, images: LoadedImages | None, module: str, name: str) -> KinstError:
+    """Return the error for a function that does not exist. If the function is inline, the hint
+    names functions that contain copies of it, those with most copies first."""
+    image = images.of(module) if images is not None else None
+    if image is None or not image.debug.has_dwarf or image.debug.lacks_function(name):
+        return no_function(kernel, module, name)
+    copies = Counter(copy.caller for copy in image.debug.copies(name))
+    callers = [
+        function
+        for caller, _ in copies.most_common(_MOST_CALLERS)
+        for function in all_named(kernel, caller)
+        if not kernel.function_refusal(function)
+    ]
+    if not callers:
+        return no_function(kernel, module, name)
+    told = counted(copies.total(), "inlined copy", "inlined copies")
+    names = dict.fromkeys(one.name for one in callers[:_SHOWN_CALLERS])
+    return KinstError(
+        f"{name} has no code of its own, but {told}",
+        f"name a function with a copy: {' or '.join(names)}",
+    )
 
 
 def instructions_outside(
@@ -235,7 +267,7 @@ def _meant(pattern: str, kernel: Kernel, images: LoadedImages) -> Sequence[Funct
     if not functions and not colon:
         functions = kernel.find(pattern, "*") or _of_files(f"{pattern}/", kernel, images)
     if not functions:
-        raise no_function(kernel, module, name)
+        raise _absent(kernel, images, module, name)
     return [part for function in functions for part in kernel.parts(function)]
 
 
