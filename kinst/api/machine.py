@@ -49,7 +49,6 @@ from kinst.session.functions import (
     code_image,
     codes_of,
     find_functions,
-    instructions_outside,
     named_functions,
     no_place,
     places_of,
@@ -568,13 +567,6 @@ class Machine:
         found = codes_of(machine.kernel, named, places_of(machine.images))
         self._report.stage("code")
         return found
-
-    def instructions_without_function(self) -> int:
-        """Return how many instructions of the kernel's own code, or of the program's, belong to no
-        function that is known. They have no probes. Padding is not included."""
-        machine = self._readable()
-        sections = self._files.image.elf.sections
-        return len(instructions_outside(machine.isa, machine.system, sections))
 
     def functions(self, *patterns: str) -> list[SourceFunction]:
         """Return the functions that match patterns, with their source lines and inlined copies.

@@ -24,14 +24,24 @@ from kinst.core.errors import AbsentError, DError, KinstError, Span
 from kinst.core.isa import Isa
 from kinst.core.kernel import Found, Kernel, Provider
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_NONE, ARGUMENTS
-from kinst.core.probe import Argument, Function, Probe, ProbeName, Selection, gaps_told
+from kinst.core.probe import (
+    Argument,
+    Function,
+    Probe,
+    ProbeName,
+    ProbePattern,
+    Selection,
+    gaps_told,
+)
 from kinst.core.system import SiteRules
+from kinst.core.units import counted
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.walk import expressions, find, replaced
-from kinst.providers import FIRST_ID, fbt, listed, load_all
+from kinst.providers import FIRST_ID, fbt, listed, load_all, of_instructions
 from kinst.session.compiled import Compiled
 from kinst.session.descriptions import gaps_in, matching, naming, shifted
+from kinst.session.functions import instructions_outside
 from kinst.session.perturbing import check_sites
 from kinst.session.scratch import most_probes
 from kinst.session.values import EnabledProgram, EnabledSite, StartedMachine
@@ -192,6 +202,10 @@ def enable_program(
                 say(f"kinst: {name} never fires: {reason}")
             for told in unassigned_told(compiled.program, matched):
                 say(f"kinst: {told}")
+            if machine is not None and any(map(_means_all, compiled.patterns)):
+                outside = _outside_told(machine)
+                if outside:
+                    say(f"kinst: {outside}")
     check_arguments(compiled.program, matched)
     check_sites(compiled.program, matched)
     check_cpu(compiled.options.cpu, cpus)
@@ -212,6 +226,23 @@ def enable_program(
     if program is not compiled.program:
         compiled = replace(compiled, program=program)
     return EnabledProgram(compiled, enabled, matched)
+
+
+def _means_all(pattern: ProbePattern) -> bool:
+    """Return whether a description means all instructions of all functions."""
+    return (pattern.provider, pattern.function, pattern.name) == (of_instructions(), "*", "")
+
+
+def _outside_told(machine: StartedMachine) -> str:
+    """Return a sentence that says how many instructions of a user program have no probes because
+    they belong to no function that is known; "" for a kernel, and if all belong to one."""
+    if not machine.facts.only_counts:
+        return ""
+    sections = machine.images.kernel.debug.elf.sections
+    outside = len(instructions_outside(machine.isa, machine.system, sections))
+    some = counted(outside, "instruction is", "instructions are", spec=",")
+    told = f"{some} not counted: they belong to no function with a symbol or an unwind table"
+    return told if outside else ""
 
 
 def unassigned_told(program: typed.TypedProgram, enabled: Sequence[EnabledSite]) -> list[str]:

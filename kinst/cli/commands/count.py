@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 from kinst import api
 from kinst.api import Option
-from kinst.cli.guard import UsageError, say, write
+from kinst.cli.guard import UsageError, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.later import LaterModule
 from kinst.cli.options import SHOW_PROGRAM, check_traces, option_rows, own_options, parse
-from kinst.core.units import counted
 from kinst.errors import KinstError
 
 if TYPE_CHECKING:
@@ -57,7 +56,10 @@ With the source and the flow of control, for a program that has debug informatio
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
     """Run `kinst count` and return the exit status of the program."""
     rest, own = own_options(words, OPTIONS)
-    request = parse(["--process", *rest], sys.stdin.read).request
+    try:
+        request = parse(["--process", *rest], sys.stdin.read).request
+    except UsageError as error:  # about an option that the user has not typed
+        raise UsageError(error.message.replace("--process", "kinst count"), error.hint) from error
     check_traces(request)
     if request.programs:
         raise UsageError(
@@ -74,10 +76,6 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     request = replace(request, arguments=(), settings=settings)
     with outcome.open_machine(request) as machine:
         instructions = _instructions(machine, names)
-        if not names and (unknown := machine.instructions_without_function()):
-            some = counted(unknown, "instruction is", "instructions are", spec=",")
-            say(f"kinst: {some} not counted: they belong to no function with a symbol or"
-                " an unwind table")  # fmt: skip
         trace = machine.trace(f"{text}\n", request.command)
         aggregations, status = outcome.finished(
             trace, request, interrupts, partial(write, sys.stdout)

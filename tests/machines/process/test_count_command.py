@@ -60,14 +60,27 @@ def test_functions_with_their_instructions(
 def test_code_without_a_function_is_told(
     program: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is said of a program all of whose code has symbols."""
+    """Nothing is said of a program all of whose code has symbols, or if one function is counted.
+
+    A D program that counts all instructions says it, too.
+    """
     assert "not counted" not in run(["count", "-c", f"{program} x"], capfd)[2]
     hidden = tmp_path / "hidden.s"
     hidden.write_text('.section .text.hidden, "ax"\n.p2align 5\npush %rbx\nnop\npop %rbx\nret\n')
     words = ["gcc", "-O1", "-o", tmp_path / "program", program.with_name("fibonacci.c"), hidden]
     subprocess.run(words, check=True)
     err = run(["count", "-c", f"{tmp_path / 'program'} x"], capfd)[2]
-    assert "kinst: 3 instructions are not counted: they belong to no function" in err
+    told = "kinst: 3 instructions are not counted: they belong to no function"
+    assert told in err
+    own = ["--process", "-c", f"{tmp_path / 'program'} x", "-n"]
+    assert told in run([*own, "kinst::*: { @ = count(); }"], capfd)[2]
+    assert told not in run([*own, "kinst::main: { @ = count(); }"], capfd)[2]
+
+
+def test_without_a_program_the_command_itself_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(["count", "main"], capfd)
+    assert status == 2
+    assert "kinst: kinst count needs a program (-c 'PROGRAM ARGUMENTS', or -p PID)" in err
 
 
 def test_instructions_of_a_function(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
