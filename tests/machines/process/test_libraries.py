@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from kinst.machines.process.libraries import library_file, loaded_by_command, lo
 from kinst.wire.other_process import OtherProcess
 from kinst.wire.traced_program import TracedProgram
 from tests.machines.process.stepped import built, needs_programs, stepped, unrandomized
-from tests.machines.process.test_running import Running, running
+from tests.machines.process.test_running import SECONDS, Running, command_during, running
 
 pytestmark = needs_programs
 C_LIBRARY = "libc.so.6"
@@ -146,23 +146,14 @@ def test_a_library_of_a_process_that_runs_already(
     """The program reads a line byte by byte: after `1000`, it waits for the next line's byte."""
     with running(tmp_path) as one:
         one.wait_for_read()  # before the trace: this call's entry is not counted
-        failed: list[BaseException] = []
 
         def ask() -> None:
-            try:
-                wait_until_traced(one)
-                for _ in range(3):
-                    one.ask(1000)
-            except BaseException as error:
-                failed.append(error)
+            for _ in range(3):
+                one.ask(1000)
 
-        thread = threading.Thread(target=ask)
-        thread.start()
         text = f"pid$target:{C_LIBRARY}:read:entry {{ @[probemod, probefunc] = count(); }}"
-        words = ["--process", "-qn", text, "-p", str(one.pid), "--timeout", "6"]
-        assert command.main(words) == 0
-        thread.join()
-        assert not failed
+        words = ["--process", "-qn", text, "-p", str(one.pid)]
+        assert command_during(words, ask, begins=partial(wait_until_traced, one)) == 0
         found = {row[1]: int(row[2]) for row in _ROW.findall(capfd.readouterr().out)}
         assert found == {"read": 3 * len("1000\n")}
         assert of_library(one)
@@ -172,7 +163,7 @@ def test_a_library_of_a_process_that_runs_already(
 
 def wait_until_traced(one: Running) -> None:
     """Wait until a process runs with planted code in its C library."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         if not of_library(one) and one.state != "t":
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from kinst.cli import command
 from tests.machines.process.stepped import needs_programs
 from tests.machines.process.test_count_command import CALLS, DEEPER, SOURCE
-from tests.machines.process.test_running import running
+from tests.machines.process.test_running import command_during, running, wait_until_planted
 
 pytestmark = needs_programs
 
@@ -115,9 +116,12 @@ def test_probes_of_a_process_that_runs_already(
     with running(tmp_path) as one:
         for target in ("$target", str(one.pid)):
             text = f"pid{target}::spin_round:entry {{ @[probename] = count(); }}"
-            words = ["--process", "-q", "-n", text, "-p", str(one.pid), "--timeout", "0.3"]
-            assert command.main(words) == 0
-            assert rows(capfd.readouterr().out)["entry"] > 1000
+            words = ["--process", "-q", "-n", text, "-p", str(one.pid)]
+            begins = partial(wait_until_planted, one)
+            assert command_during(words, lambda: one.spin(40_000), begins=begins) == 0
+            assert rows(capfd.readouterr().out)["entry"] > 20_000
+        # How often it spins in that time is the scheduler's.
+        assert command.main([*words, "--timeout", "0.3"]) == 0
         one.ask(20)
         one.end()
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,40 @@ def traced(
     return {(f, at): int(table.get((f, str(at)), 0)) for f, at in keys}  # type: ignore[call-overload]
 
 
+def command_during(
+    words: list[str],
+    during: Callable[[], None],
+    *,
+    begins: Callable[[], None],
+) -> int:
+    """Run a command that traces a process; Ctrl-C ends it after during(), which runs in another
+    thread. Return its status.
+
+    Args:
+        begins: waits until the process is planted.
+    """
+    failed: list[BaseException] = []
+    over = threading.Event()
+
+    def work() -> None:
+        try:
+            begins()
+            during()
+        except BaseException as error:
+            failed.append(error)
+        if not over.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    status = command.main(words)
+    over.set()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return status
+
+
 def wait_until_planted(one: Running, *, runs: bool = True) -> None:
     """Wait until a program's code is planted, and it runs if it is no stopped job."""
     deadline = time.monotonic() + SECONDS
@@ -294,8 +329,9 @@ def test_count_of_a_process_by_the_command(
 ) -> None:
     table = tmp_path / "table"
     with running(tmp_path) as one:
-        words = ["count", "-p", str(one.pid), "--timeout", "0.5", "-o", str(table)]
-        assert command.main(words) == 0
+        words = ["count", "-p", str(one.pid), "-o", str(table)]
+        begins = partial(wait_until_planted, one)
+        assert command_during(words, lambda: one.spin(40_000), begins=begins) == 0
         rows = {row.split()[-1]: row.split() for row in table.read_text().splitlines()}
         assert int(rows["spin_round"][2].replace(",", "")) > 10_000
         one.ask(20)
