@@ -21,7 +21,8 @@ from kinst.cli.command import shell_script
 from kinst.kernels.fetch import Prepared
 
 ENOUGH = 0.2  # seconds from TAB to the inserted text
-PATIENCE = 30.0
+START = 0.02  # seconds in which the same machine starts Python
+PATIENCE = 120.0
 # Control sequences, which a terminal does not show.
 CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r|\x08.|\x07")
 BASH = ["bash", "--norc", "--noprofile", "-i"]
@@ -109,16 +110,18 @@ def test_functions_offsets_and_commands(terminal: Terminal) -> None:
 
 
 def test_it_answers_at_once(terminal: Terminal) -> None:
-    """The best of five times from TAB to the inserted text is short; longer if other programs use
-    the CPUs."""
+    """The best of five times from TAB to the inserted text is short; longer on a machine that
+    starts Python more slowly at the same moments, since it is slow or busy."""
     terminal.type("kinst -n 'kinst::__fdget_p\t", "fdget_pos:")
-    took = []
+    took, starts = [], []
     for _ in range(5):
         terminal.type("\x15kinst -n 'kinst::__fdget_p", "fdget_p")
         took.append(terminal.type("\t", "os:"))
-    load = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    print(f"seconds: {took}, load factor {load:.1f}")
-    assert min(took) < ENOUGH * load
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        starts.append(time.monotonic() - began)
+    slower = max(1.0, min(starts) / START)
+    assert min(took) < ENOUGH * slower, (took, starts)
 
 
 def test_as_bash_completion_loads_it(commands: Path, tmp_path: Path, prepared: Prepared) -> None:

@@ -21,7 +21,7 @@ from tests.fake.fake_tracing import Traced, trace
 STOP = 0.003  # seconds that a stop takes
 PERIOD = 1 / 997  # seconds of the probe below: less than that
 SAMPLES = "profile-997 { @samples = count(); @work = count(); }"
-PATIENCE = 20.0  # seconds after which a trace is hanging
+PATIENCE = 60.0  # seconds after which a trace is hanging
 WORK = [Call("exercise", (n,), n % 2) for n in range(3)]
 
 
@@ -29,14 +29,14 @@ class SlowMachine(FakeMachine):
     """A machine that takes a while to stop, and whose command needs it to run for `needs` seconds.
 
     Attributes:
-        stood: seconds between each stop and the following resume.
+        stood: seconds between each stop and the following resume; the first time, until the trace
+            began.
         ran: seconds that it ran.
     """
 
     def __init__(self, needs: float = 1e9) -> None:
         super().__init__("amd64")
-        self.needs, self.stood, self.ran = needs, 0.0, 0.0
-        self.stops = 0
+        self.needs, self.stood, self.ran = needs, [0.0], 0.0
         self._began = self._changed = time.monotonic()
 
     def _count(self) -> None:
@@ -45,13 +45,13 @@ class SlowMachine(FakeMachine):
         if self.running:
             self.ran += took
         else:
-            self.stood += took
+            self.stood[-1] += took
 
     def stop(self) -> None:
         assert time.monotonic() < self._began + PATIENCE, "the trace does not end"
         if self.running:
             self._count()
-            self.stops += 1
+            self.stood.append(0.0)
             super().stop()
             time.sleep(STOP)
 
@@ -65,6 +65,12 @@ class SlowMachine(FakeMachine):
         if self.commands and self.ran > self.needs:
             return CommandEnded(7)
         return None if isinstance(event, CommandEnded) else event
+
+    def rests(self) -> bool:
+        """Return whether it ran for at least a quarter of the time for which it stood. The longest
+        stop does not count: a busy host may take the CPU away for a second."""
+        *others, _ = sorted(self.stood[1:])
+        return self.ran > 0.25 * sum(others)
 
 
 def missed(done: Traced, probe: str) -> int:
@@ -101,8 +107,8 @@ def test_the_command_runs_to_its_end_beside_samples() -> None:
     machine = SlowMachine(needs=0.3)
     done = ended(machine, SAMPLES, command=True)
     assert done.status == 7
-    assert machine.stops > 10
-    assert machine.ran > 0.25 * machine.stood
+    assert len(machine.stood) > 10
+    assert machine.rests()
 
 
 def test_several_samplers_share_the_rest() -> None:
@@ -110,7 +116,7 @@ def test_several_samplers_share_the_rest() -> None:
     program = " ".join(f"profile-{rate} {{ @[{rate}] = count(); }}" for rate in (997, 499, 293))
     done = ended(machine, program, command=True)
     assert done.status == 7
-    assert machine.ran > 0.25 * machine.stood
+    assert machine.rests()
 
 
 def test_a_signal_ends_samples() -> None:

@@ -17,6 +17,7 @@ from kinst.machines import load
 from kinst.machines.gdb.stub import GdbStub
 from kinst.systems.linux.amd64 import LINUX
 from kinst.systems.linux.guest.initramfs import build
+from tests import second_boot
 from tests.machines.booted import ISA, SECONDS, is_gone, wait_for
 
 pytestmark = pytest.mark.vm
@@ -39,16 +40,29 @@ def stub(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     argv = f"""qemu-system-x86_64 -nodefaults -display none -no-reboot -machine q35 -m 512 -smp 2
         -serial file:{console} -gdb unix:{folder}/gdb,server,nowait -kernel {prepared.kernel}
         -initrd {folder}/initrd""".split()
-    child = subprocess.Popen([*argv, "-append", "console=ttyS0 nokaslr panic=-1"])
-    try:
-        up = wait_for(
-            lambda: console.exists() and "Run /init" in console.read_text(errors="replace")
-        )
-        assert up
-        yield folder / "gdb"
-    finally:
+    # The last as in kinst's own guests: a busy host delivers timer ticks late.
+    append = "console=ttyS0 nokaslr panic=-1 no_timer_check"
+
+    def start() -> subprocess.Popen[bytes]:
+        console.unlink(missing_ok=True)
+        return subprocess.Popen([*argv, "-append", append])
+
+    def comes_up(child: subprocess.Popen[bytes], seconds: float) -> bool:
+        def runs_init() -> bool:
+            assert child.poll() is None, "QEMU ended"
+            return console.exists() and "Run /init" in console.read_text(errors="replace")
+
+        return wait_for(runs_init, seconds)
+
+    def end(child: subprocess.Popen[bytes]) -> None:
         child.kill()
         child.wait()
+
+    child = second_boot.booted(start, comes_up, end)
+    try:
+        yield folder / "gdb"
+    finally:
+        end(child)
 
 
 def test_breakpoints_registers_and_steps(stub: Path, prepared: Prepared) -> None:

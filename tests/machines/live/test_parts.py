@@ -281,8 +281,10 @@ def test_a_command_and_what_it_has_started_are_killed(tmp_path: Path) -> None:
     assert wait_until_ended(int(pids.read_text()))
 
 
-def test_a_command_that_leaves_a_writer_behind_ends_all_the_same() -> None:
-    one, output = held("(while :; do echo x; sleep 0.01; done) & exit 5")
+def test_a_command_that_leaves_a_writer_behind_ends_all_the_same(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    writer = f"(echo x; touch {begun}; while :; do echo x; sleep 0.01; done)"
+    one, output = held(f"{writer} & until [ -e {begun} ]; do sleep 0.01; done; exit 5")
     one.start()
     assert one.wait(20.0) == 5
     one.end()

@@ -26,6 +26,7 @@ from kinst.systems.linux.guest.initramfs import build
 from tests import ROOT
 from tests.host_processes import wait_until_ended
 from tests.machines.booted import ISA, SECONDS, Guest, boot, boot_of, is_gone, wait_for
+from tests.second_boot import FIRST_SECONDS
 
 pytestmark = pytest.mark.vm
 CALLS = 20000
@@ -313,7 +314,11 @@ def test_an_initrd_of_the_users(prepared: Prepared, tmp_path: Path, append: str)
     )
     vm = Vm(ISA, config, VIRTUAL_LAYOUT)
     try:
-        vm.wait_ready(SECONDS)
+        try:
+            vm.wait_ready(FIRST_SECONDS)
+        except TargetError:  # about one guest in a hundred hangs during boot in QEMU
+            vm.start_again()
+            vm.wait_ready(SECONDS)
         assert vm.find_text() == 0xFFFFFFFF81000000
         # Its text is final, that is, write-protected.
         leaf = PAGING.walk(vm.qemu.read_physical, vm.memory.root, 0xFFFFFFFF81000000)
@@ -366,7 +371,8 @@ def test_kill_9_leaves_nothing(prepared: Prepared) -> None:
         parent.wait(SECONDS)
         dead = wait_until_ended(pid)
     assert dead
-    assert names() <= before
+    # Another test's QEMU may have such a file for a moment.
+    assert wait_for(lambda: names() <= before, 20.0), names() - before
 
 
 def test_a_guest_that_does_not_boot_is_started_again(
