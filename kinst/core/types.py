@@ -75,6 +75,15 @@ class TypeSource(Protocol):
         """Return the prototype of the functions that a tracepoint calls."""
         ...
 
+    def similar_functions(self, name: str) -> Sequence[str]:
+        """Return the names of functions that are spelt almost like a name, the most similar first;
+        () if there are none. For hints: this never takes long."""
+        ...
+
+    def similar_tracepoints(self, name: str) -> Sequence[str]:
+        """Return the names of tracepoints that are spelt almost like a name, in the same way."""
+        ...
+
     def local(self, function: str, variable: str, module: str = "") -> DType | None:
         """Return the type of a function's local variable or parameter, in whichever block of the
         function it is declared; None if the function has no such variable.

@@ -325,6 +325,11 @@ class DebugInfo:
         type_ = _bounded(type_, size)
         return Symbol(self.module, name, address, size, type_, name_of, per_cpu)
 
+    def symbol_functions(self) -> list[str]:
+        """Return the names of all functions in the file's symbol table."""
+        symbols = self.elf.symbols
+        return symbols.names_of((symbols.kind == STT_FUNC).nonzero()[0])
+
     def prototype(self, function: str) -> FunctionType | None:
         """Return the D type of a function (parameters and result); None if neither BTF nor DWARF
         has it."""

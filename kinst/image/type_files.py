@@ -5,7 +5,8 @@ A file is opened when it is first needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +21,7 @@ from kinst.image.elf_file import open_file
 if TYPE_CHECKING:
     from kinst.image.debug_info import DebugInfo
 
+_SPREAD = 3  # how much longer or shorter than a wrong name a similar name may be
 ALSO_KERNEL = ("kernel", "unix", "genunix", PROGRAM)  # what other systems call the kernel proper
 
 
@@ -49,6 +51,14 @@ class ImagePaths:
     modules: Callable[[], Mapping[str, Path]]
     debug: DebugOpener
     module_debug: Callable[[str], Path | None] = lambda name: None
+
+
+def _similar(name: str, names: Iterable[str]) -> list[str]:
+    """Return up to three of `names` that are spelt almost like `name`, the most similar first. To
+    save time, only names with the same first letter are compared."""
+    lengths = range(len(name) - _SPREAD, len(name) + _SPREAD + 1)
+    near = [one for one in names if len(one) in lengths and one[:1] == name[:1]]
+    return get_close_matches(name, sorted(near), 3, 0.7)
 
 
 class FileTypes:
@@ -190,3 +200,21 @@ class FileTypes:
             if isinstance(pointed, FunctionType):
                 return pointed
         return None
+
+    def similar_functions(self, name: str) -> Sequence[str]:
+        return _similar(name, self._function_names)
+
+    def similar_tracepoints(self, name: str) -> Sequence[str]:
+        prefixes = [form.removesuffix("{}") for form in self._tracepoints()]
+        names = {
+            function.removeprefix(prefix)
+            for prefix in prefixes
+            for function in self._function_names
+            if function.startswith(prefix)
+        }
+        return _similar(name, names)
+
+    @cached_property
+    def _function_names(self) -> Set[str]:
+        """Names of all functions in the images' symbol tables."""
+        return {name for image in self._images("") for name in image.symbol_functions()}

@@ -49,6 +49,20 @@ from kinst.sugar.locals import provisional
 GLOB = frozenset("*?[")
 
 
+def _argument_types(pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
+    """Return what argument_types() returns. The hint of an error names functions or tracepoints
+    that are spelt almost as in the description."""
+    try:
+        return argument_types(pattern, types)
+    except KinstError as error:
+        name = pattern.function or pattern.name
+        similar = types.similar_functions if pattern.function else types.similar_tracepoints
+        near = () if error.hint else similar(name)
+        if not near or name in near:
+            raise
+        raise KinstError(error.message, f"did you mean {' or '.join(near)}?") from error
+
+
 def check_programs(
     request: Request,
     programs: tuple[tree.ProgramNode, ...],
@@ -72,7 +86,7 @@ def check_programs(
         {r.d_name: r.index for r in isa.registers},
         options.strsize,
         types,
-        arguments=partial(argument_types, types=types) if types is not None else None,
+        arguments=partial(_argument_types, types=types) if types is not None else None,
         register_hint=partial(register_hint, isa),
         stackframes=options.stackframes,
         ustackframes=options.ustackframes,

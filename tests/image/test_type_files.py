@@ -328,3 +328,13 @@ def test_frames_are_readelfs(files: Mapping[str, Path]) -> None:
         nameless = [name if n != number else "" for n, name in enumerate(NAMES)]
         assert debug.frame_address(at, nameless) is None
     assert debug.frame_address(0x1000, NAMES) is None
+
+
+def test_names_that_are_spelt_almost_the_same(tmp_path: Path) -> None:
+    source = "void vfs_read(void) {}  void __traceiter_sched_switch(void) {}  int main(void) {}"
+    path = built(tmp_path, "named", source)
+    paths = ImagePaths(lambda: path, dict, DebugFiles())
+    types = FileTypes(paths, lambda: ("__traceiter_{}", "btf_trace_{}"))
+    assert types.similar_functions("vfs_raed") == ["vfs_read"]
+    assert types.similar_tracepoints("sched_swtich") == ["sched_switch"]
+    assert not types.similar_tracepoints("vfs_raed") and not types.similar_functions("zzz")
