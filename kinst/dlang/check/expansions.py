@@ -267,8 +267,8 @@ def _as_source(operand: typed.Expr, type_: DType) -> typed.Expr | None:
 def translated_member(
     node: tree.MemberNode, base: Translation, scope: Scope, check: Check
 ) -> typed.Expr:  # fmt: skip
-    """Return the expression of a translation's member. Raises DError D_XLATE_NOCONV, D_OP_PTR,
-    D_OP_SOU and the errors of the member's expression.
+    """Return the expression of a translation's member; an array is not converted to a pointer.
+    Raises DError D_XLATE_NOCONV, D_OP_PTR, D_OP_SOU and the errors of the member's expression.
 
     Args:
         node: the expression that reads the member.
@@ -335,7 +335,7 @@ def _as_member(value: typed.Expr, type_: DType) -> typed.Expr | None:
         return to_string(value) if is_string_like(value.type) else None
     if isinstance(type_, ArrayType):
         alike = isinstance(value.type, PointerType) and same(value.type.to, type_.of)
-        return value if alike else None
+        return typed.Load(type_, value.span, value) if alike else None
     if isinstance(type_, StructType):
         return value if same(value.type, type_) else None
     return as_argument(value, type_)
@@ -391,8 +391,6 @@ def _member_store(member: Member, value: typed.Expr, structure: StructType) -> S
     type_, span, bit = member.type, value.span, 0
     if isinstance(type_, ArrayType) and is_string(value.type):
         type_ = StringType(type_.count)
-    elif isinstance(type_, ArrayType):
-        value = typed.Load(type_, span, value)
     offset = member.bit // 8
     if member.bits:
         bit = member.bit % 8
