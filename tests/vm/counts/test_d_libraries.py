@@ -239,12 +239,11 @@ END {
 """
 
 
-def test_io_is_what_diskstats_counts(tmp_path: Path) -> None:
+def test_io_is_what_diskstats_counts() -> None:
     """Requests of a loop device: /proc/diskstats has completed reads, merged, sectors, ms,
     completed writes, merged, sectors, ..., and flushes."""
     done = kinst(
-        "--cpus", "1", "-v", "-x", "quiet", "--module", "loop", "-n", REQUESTS, "-c", "disk",
-        copy=[guest_script(tmp_path, "disk", DISK)],
+        "--cpus", "1", "-v", "-x", "quiet", "--module", "loop", "-n", REQUESTS, "-c", DISK,
     ).good()  # fmt: skip
     line = re.search(r"^ +7 +0 loop0 (.*)\n(\d+)\n(\d+)$", done.guest, re.M)
     assert line is not None, done.guest
@@ -328,11 +327,8 @@ END { printa("= %s %d %@d\n", @n); }
 """
 
 
-def test_packets_are_what_the_guest_s_counters_count(tmp_path: Path) -> None:
-    done = kinst(
-        "--cpus", "1", "-v", "-x", "quiet", "-n", TRAFFIC, "-c", "net",
-        copy=[guest_script(tmp_path, "net", NET)],
-    ).good()  # fmt: skip
+def test_packets_are_what_the_guest_s_counters_count() -> None:
+    done = kinst("--cpus", "1", "-v", "-x", "quiet", "-n", TRAFFIC, "-c", NET).good()
     assert done.guest.count("the same") == 2, done.guest
     found = {
         (m[1], int(m[2])): int(m[3])

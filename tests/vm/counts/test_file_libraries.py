@@ -156,11 +156,10 @@ END { printa("= %s %@d\\n", @n); }
 """
 
 
-def test_page_faults_are_what_vmstat_counts(tmp_path: Path) -> None:
+def test_page_faults_are_what_vmstat_counts() -> None:
     """Faults before the first and after the second reading of /proc/vmstat are kinst's alone."""
     done = kinst(
-        "--cpus", "1", "-v", "-x", "quiet", "--module", "loop", "-n", FAULTS, "-c", "memory",
-        copy=[guest_script(tmp_path, "memory", MEMORY)],
+        "--cpus", "1", "-v", "-x", "quiet", "--module", "loop", "-n", FAULTS, "-c", MEMORY,
     ).good()  # fmt: skip
     first, second, *_ = done.guest.split("=\n")
     before, after = (

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.command import Row, counts, guest_script, kinst
+from tests.vm.command import Row, counts, kinst
 from tests.vm.language.machine_code import branch_targets, only_compares, pairs, reaches
 
 pytestmark = pytest.mark.vm
@@ -55,7 +55,7 @@ def choose(rows: list[Row], wanted: int) -> list[tuple[Row, Row]]:
 
 
 def test_counts_of_twenty_instructions_of_five_functions(
-    read_path: dict[str, list[Row]], reads: Path, tmp_path: Path
+    read_path: dict[str, list[Row]], reads: Path
 ) -> None:
     """Compare counts of each process.
 
@@ -75,13 +75,12 @@ def test_counts_of_twenty_instructions_of_five_functions(
         "echo 0 > events/kprobes/enable", "cat kprobe_profile",
         "for k in events/kprobes/k*; do echo event ${k##*/}; cat $k/hist; done",
     ]  # fmt: skip
-    script = guest_script(tmp_path, "kprobes.sh", "\n".join(lines))
     program = ", ".join(site.name for site, _ in chosen)
     done = kinst(
         # In a chain control would skip the instruction itself, where the kernel's probe may be.
         "--cpus", "1", "-x", "plant=no-chain",
         "-q", "-n", program + " { @[pid, probefunc, probename] = count(); }",
-        "-c", "kprobes.sh", copy=[reads, script],
+        "-c", "\n".join(lines), copy=[reads],
     ).good()  # fmt: skip
     (pid,) = re.findall(r"^pid (\d+)$", done.guest, re.M)
     profile = {
@@ -135,7 +134,7 @@ def sites_to_compare(rows: list[Row]) -> dict[str, tuple[Row, Row]]:
 
 
 def test_registers_of_a_thousand_hits(
-    read_path: dict[str, list[Row]], read_function: str, reads: Path, tmp_path: Path
+    read_path: dict[str, list[Row]], read_function: str, reads: Path
 ) -> None:
     """regs[] as kinst prints them equal the kprobe's arguments, hit by hit, in order.
 
@@ -152,14 +151,13 @@ def test_registers_of_a_thousand_hits(
         "echo 1 > events/kprobes/enable", "reads 1000 &", 'echo "pid $!"', "wait",
         "echo 0 > events/kprobes/enable", "cat trace",
     ]  # fmt: skip
-    script = guest_script(tmp_path, "registers.sh", "\n".join(lines))
     form = "%d %s %d " + " ".join(["%x"] * len(REGISTERS))
     values = ", ".join(f"regs[R_{r.upper()}]" for r in REGISTERS)
     program = ", ".join(site.name for site, _ in sites.values())
     done = kinst(
         "--cpus", "1", "-x", "plant=no-chain",
         "-q", "-n", f'{program} {{ printf("{form}\\n", timestamp, probename, pid, {values}); }}',
-        "-c", "registers.sh", copy=[reads, script],
+        "-c", "\n".join(lines), copy=[reads],
     ).good()  # fmt: skip
     (pid,) = re.findall(r"^pid (\d+)$", done.guest, re.M)
     ways = {str(site.offset): way for way, (site, _) in sites.items()}

@@ -221,7 +221,7 @@ WITH_EVENT = f"echo 1 > $event; vsock {SENT}; sleep 0.3; echo 0 > $event"
     ids=["its event is on", "its event is turned on and off"],
 )
 def test_tracepoints_of_a_module(
-    rounds: list[str], lengths: str, tmp_path: Path, guest_program: Callable[[str], Path]
+    rounds: list[str], lengths: str, guest_program: Callable[[str], Path]
 ) -> None:
     """Packets that a module sends, by its own event and by kinst; a packet of data has one byte.
 
@@ -239,8 +239,7 @@ dmesg -r | tail -50
     done = kinst(
         "--cpus", "1", "-v", "-x", "quiet", "--module", "vsock_loopback", "-n",
         'sdt:vsock::virtio_transport_alloc_pkt { @[args[4]] = count(); }', "-n",
-        'END { printa("length %d count %@d\\n", @); }', "-c", "packets",
-        copy=[guest_script(tmp_path, "packets", text), guest_program("vsock")],
+        'END { printa("length %d count %@d\\n", @); }', "-c", text, copy=[guest_program("vsock")],
     ).good()  # fmt: skip
     mine = {int(a): int(b) for a, b in re.findall(r"length (\d+) count (\d+)", done.out)}
     theirs = Counter(map(int, re.findall(r"alloc_pkt: .* len=(\d+)", done.guest)))
