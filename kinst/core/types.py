@@ -75,6 +75,11 @@ class TypeSource(Protocol):
         """Return the prototype of the functions that a tracepoint calls."""
         ...
 
+    def lacks_function(self, name: str) -> bool:
+        """Return whether no file has a function with this name, inline functions included. False if
+        one may have it. This never takes long."""
+        ...
+
     def similar_functions(self, name: str) -> Sequence[str]:
         """Return the names of functions that are spelt almost like a name, the most similar first;
         () if there are none. For hints: this never takes long."""

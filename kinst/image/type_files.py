@@ -201,6 +201,12 @@ class FileTypes:
                 return pointed
         return None
 
+    def lacks_function(self, name: str) -> bool:
+        return all(
+            image.has_dwarf and image.lacks_function(name) and not image.elf.symbols.indexes(name)
+            for image in self._images("")
+        )
+
     def similar_functions(self, name: str) -> Sequence[str]:
         return _similar(name, self._function_names)
 

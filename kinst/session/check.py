@@ -60,7 +60,12 @@ def _argument_types(pattern: ProbePattern, types: TypeSource) -> Sequence[DType]
         near = () if error.hint else similar(name)
         if not near or name in near:
             raise
-        raise KinstError(error.message, f"did you mean {' or '.join(near)}?") from error
+        raise KinstError(error.message, _meant(near)) from error
+
+
+def _meant(names: Sequence[str]) -> str:
+    """Return a hint that names what the user may have meant; "" for no names."""
+    return f"did you mean {' or '.join(names)}?" if names else ""
 
 
 def check_programs(
@@ -197,7 +202,8 @@ def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType
         """Return the type of a local variable of the function that a description names; None if it
         is not known.
 
-        Raises KinstError for a provider whose probes are in no function.
+        Raises KinstError for a provider whose probes are in no function, and for a function that
+        does not exist.
         """
         interface = interfaces().get(pattern.provider)
         if interface is not None and not interface.has_locals:
@@ -207,16 +213,30 @@ def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType
             )
         module = "" if GLOB & set(pattern.module) else pattern.module
         plain = pattern.function.partition("@")[0]
-        found = None if types is None else types.local(plain, name, module)
-        return None if types is None or found is None else as_named(found, types)
+        if types is None:
+            return None
+        _check_function(plain, types)
+        found = types.local(plain, name, module)
+        return None if found is None else as_named(found, types)
 
     return type_of
 
 
+def _check_function(name: str, types: TypeSource) -> None:
+    """Raise KinstError if there is no function of this name. This never builds an index."""
+    if name.isidentifier() and types.lacks_function(name):
+        raise KinstError(f'no function named "{name}"', _meant(types.similar_functions(name)))
+
+
 def _local_names(types: TypeSource | None) -> Callable[[ProbePattern], Sequence[str]]:
     def names_of(pattern: ProbePattern) -> Sequence[str]:
-        """Return the names of the local variables of the function that a description names."""
+        """Return the names of the local variables of the function that a description names. Raises
+        KinstError if there is no such function."""
+        if types is None:
+            return ()
         module = "" if GLOB & set(pattern.module) else pattern.module
-        return () if types is None else types.locals(pattern.function.partition("@")[0], module)
+        plain = pattern.function.partition("@")[0]
+        _check_function(plain, types)
+        return types.locals(plain, module)
 
     return names_of

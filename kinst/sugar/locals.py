@@ -111,11 +111,15 @@ def _typed_clause(
 ) -> tree.ClauseNode:
     def one(node: tree.ExprNode) -> tree.ExprNode | None:
         if _is_print_locals(node):
-            where = next((d.pattern for d in clause.descriptions if not names_of(d.pattern)), None)
-            if where is None:
+            try:
+                without = [d.pattern for d in clause.descriptions if not names_of(d.pattern)]
+            except KinstError as error:
+                raise DError(error.message, node.span, "D_UNKNOWN", error.hint) from error
+            if not without:
                 return _stand_in(node.span)
             hint = "local variables need a description that names one function"
-            raise DError(f"{where} has no local variables", node.span, "D_IDENT_UNDEF", hint)
+            message = f"{without[0]} has no local variables"
+            raise DError(message, node.span, "D_IDENT_UNDEF", hint)
         if not _is_local(node):
             return None
         assert isinstance(node, tree.MemberNode)

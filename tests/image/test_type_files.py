@@ -335,6 +335,7 @@ def test_names_that_are_spelt_almost_the_same(tmp_path: Path) -> None:
     path = built(tmp_path, "named", source)
     paths = ImagePaths(lambda: path, dict, DebugFiles())
     types = FileTypes(paths, lambda: ("__traceiter_{}", "btf_trace_{}"))
+    assert types.lacks_function("vfs_raed") and not types.lacks_function("vfs_read")
     assert types.similar_functions("vfs_raed") == ["vfs_read"]
     assert types.similar_tracepoints("sched_swtich") == ["sched_switch"]
     assert not types.similar_tracepoints("vfs_raed") and not types.similar_functions("zzz")
