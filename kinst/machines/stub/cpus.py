@@ -5,6 +5,7 @@ Tested by tests/fuzz/test_stubs.py and tests/vm/other_systems.
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from kinst.wire.rsp import Rsp
 
 _STOP_TIMEOUT = 30.0
 _SIGTRAP = 5
-_STEP_TIMEOUT = 5.0
+_STEP_TIMEOUT, _STEP_TRIES = 5.0, 20
 # How often a machine runs on, and for how many seconds each time, until a CPU is in the kernel.
 _RUNS, _RUN = 500, 0.002
 
@@ -311,7 +312,8 @@ class Debugger:
         The next resume() inserts the breakpoint again. QEMU sometimes reports a step too early:
         before it has begun, or after one iteration of a repeated string instruction. So the step is
         repeated until the program counter has changed. For a branch to itself, which does not
-        change the program counter, it ends after a time-out.
+        change the program counter, it ends after a time-out, but not before some tries: a busy host
+        may not run kinst for longer than that.
         """
         self._need_stopped("a CPU can be stepped")
         before: list[bytes] = []
@@ -319,7 +321,7 @@ class Debugger:
             self._inserted.discard(address)
             before += self._removals([address])
         deadline = time.monotonic() + _STEP_TIMEOUT
-        while True:
+        for tries in itertools.count(1):
             self._forget()
             self._rsp.step(self._threads[cpu], before)
             if (reply := self._rsp.wait_stop(_STOP_TIMEOUT)) is None:
@@ -328,7 +330,9 @@ class Debugger:
                 raise TargetError(f"the instruction at {address:#x} did not end on CPU {cpu}")
             if reply.kind == "exited":
                 raise TargetError("the machine ended during a step")
-            if self._seen(cpu).must(self._pc) != address or time.monotonic() > deadline:
+            if self._seen(cpu).must(self._pc) != address:
+                return
+            if tries >= _STEP_TRIES and time.monotonic() > deadline:
                 return
             before = []
 

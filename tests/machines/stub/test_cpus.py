@@ -13,6 +13,7 @@ import pytest
 
 from kinst.core.errors import TargetError
 from kinst.isa import load
+from kinst.machines.stub import cpus
 from kinst.machines.stub.cpus import (
     Debugger,
     StubView,
@@ -184,3 +185,26 @@ def test_other_machines_have_them_in_the_code(stub: KvmStub) -> None:
 def test_hosts_on_which_a_hit_may_count_twice(release: str, told: bool) -> None:
     assert bool(double_hits_told(release)) == told
     assert not told or release[:4].rstrip(".-") in double_hits_told(release)
+
+
+def test_a_step_that_is_reported_early_is_repeated_on_a_busy_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time-out is for a branch to itself; here it has passed at the first report."""
+    monkeypatch.setattr(cpus, "_STEP_TIMEOUT", 0.0)
+    reports = iter((SITES[0], SITES[0], SITES[0] + 5))
+    rip = [SITES[0]]
+
+    def steps(body: bytes) -> bytes:
+        rip[0] = next(reports)
+        return b"T05thread:01;"
+
+    made = KvmStub()
+    made.double.answers |= {
+        b"vCont;s": steps,
+        b"g": lambda body: (rip[0].to_bytes(8, "little") + bytes(4)).hex().encode(),
+    }
+    stepped = debugger(made, 0)
+    stepped.step_over(0, SITES[0])
+    assert stepped.registers(0)["rip"] == SITES[0] + 5
+    made.double.close()
