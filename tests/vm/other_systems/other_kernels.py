@@ -85,16 +85,37 @@ class OtherKernel:
             return self.debug(folder, stub, commands)
 
 
+# A function of gdb's language: whether all registers are as they were at the last stop.  To
+# continue from a breakpoint, gdb steps over it.  If the host is busy, QEMU sometimes reports such a
+# step before the instruction has run (Debugger.step_over()).  gdb does not notice, and stops at the
+# breakpoint again: such a stop is no hit.
+AGAIN = """\
+python
+class Again(gdb.Function):
+    last = None
+
+    def invoke(self):
+        frame = gdb.newest_frame()
+        names = [register.name for register in frame.architecture().registers("general")]
+        values = [str(frame.read_register(name)) for name in names]
+        again, self.last = values == self.last, values
+        return int(again)
+
+
+Again("again")
+end""".splitlines()
+
+
 def stops(places: dict[str, str], last: str, count: int) -> list[str]:
     """Return gdb commands that print at each place, by its printf arguments.
 
     A place is a breakpoint's argument.  The commands end when the place `last` is met for the
     count-th time.
     """
-    commands = ["set $n = 0"]
+    commands = [*AGAIN, "set $n = 0"]
     for place, shown in places.items():
-        commands += [f"break {place}", "commands", "silent"]
+        commands += [f"break {place}", "commands", "silent", "if !$again()"]
         if place == last:
             commands += [f"if $n == {count}", "kill", "quit", "end", "set $n = $n + 1"]
-        commands += [f"printf {shown}", "continue", "end"]
+        commands += [f"printf {shown}", "end", "continue", "end"]
     return [*commands, "continue"]

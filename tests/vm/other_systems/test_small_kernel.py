@@ -106,8 +106,10 @@ def test_arguments_locals_registers_and_inline_functions(
         "break fee_of",
         "commands",
         "silent",
+        "if !$again()",
         "up",
         "python print_inline()",
+        "end",
         "continue",
         "end",
     ]

@@ -75,8 +75,10 @@ def test_signals_reach_the_current_process(guest: Guest) -> None:
         fbt::vfs_open:entry /execname == "cat" && !done/ { done = 1; stop(); }
         """
     command = (
-        "head -c 4 /etc/passwd; cat /etc/passwd & sleep 1; grep State: /proc/\\$!/status;"
-        " kill -CONT \\$!; wait"
+        "head -c 4 /etc/passwd; cat /etc/passwd & n=0;"
+        " until grep -q stopped /proc/\\$!/status || [ \\$n = 300 ];"
+        " do sleep 0.1; n=\\$((n + 1)); done;"
+        " grep State: /proc/\\$!/status; kill -CONT \\$!; wait"
     )
     done = run(guest, program, command)
     assert "Killed" in done.guest, done
