@@ -287,7 +287,7 @@ def test_a_busy_host_decides_nothing(
     code.write_text(f"{spin}os.nice(int(os.environ['NICE']))\n"
                     "for _ in range(int(os.environ['MORE'])):\n"
                     " threading.Thread(target=work).start()\n"
-                    "work()\n")  # fmt: skip
+                    "print('computes', flush=True)\nwork()\n")  # fmt: skip
     environment = f"NICE=0 MORE={threads - 1}"
     fake_qemu(
         tmp_path,
@@ -299,19 +299,29 @@ def test_a_busy_host_decides_nothing(
         subprocess.Popen(
             [sys.executable, str(code)],
             env={**os.environ, "NICE": "0", "MORE": "1"},
+            stdout=subprocess.PIPE,
             start_new_session=True,
         )
         for _ in range(8)
     ]
     try:
-        with guest(prepared, chosen) as (vm, messages):
-            vm.bring_up(messages.append)
-            assert any("again under TCG" in text for text in messages)
+        for other in others:
+            assert other.stdout is not None and other.stdout.readline() == b"computes\n"
+        with guest(prepared, chosen) as (vm, said):
+
+            def say(text: str) -> None:
+                said.append(text)
+                if "again under TCG" in text:  # then kinst has decided
+                    for other in others:
+                        other.kill()
+
+            vm.bring_up(say)
+            assert any("again under TCG" in text for text in said)
             assert "TCG" in vm.describe()
     finally:
         for other in others:
             other.kill()
-            other.wait()
+            other.communicate()
     assert choose(ISA, NONE, prepared.kernel, tmp_path, device).name == "kvm"
     assert not list(tmp_path.glob("kvm-*.json"))
 
