@@ -121,7 +121,30 @@ def runnable(example: PageExample) -> list[PageCommand]:
 
 
 EXAMPLES = page_examples()
-RUNNABLE = {str(one): one for one in EXAMPLES if runnable(one)}
+
+
+def plain(command: PageCommand) -> str:
+    """Return a command without the comment behind it."""
+    return re.sub(r"\s+# .*", "", command.text)
+
+
+# The first example with each command.
+FIRST: dict[str, PageExample] = {}
+for _one in EXAMPLES:
+    for _command in runnable(_one):
+        FIRST.setdefault(plain(_command), _one)
+
+
+def to_type(example: PageExample) -> list[PageCommand]:
+    """Return the commands of an example that can run here, without those at its beginning that an
+    earlier example has, too, if the document shows no output of them."""
+    left = runnable(example)
+    while left and left[0].output is None and FIRST[plain(left[0])] != example:
+        left = left[1:]
+    return left
+
+
+TYPED = {str(one): one for one in EXAMPLES if to_type(one)}
 
 
 def furnish(folder: Path, example: PageExample, prepared: Prepared) -> None:
@@ -293,7 +316,7 @@ def in_few(example: PageExample) -> bool:
 def _parameters() -> list[object]:
     return [
         pytest.param(one, id=name, marks=pytest.mark.main_job if in_few(one) else pytest.mark.full)
-        for name, one in RUNNABLE.items()
+        for name, one in TYPED.items()
     ]
 
 
@@ -310,7 +333,7 @@ def typed(example: PageExample, prepared: Prepared, place: Path, reads: Path) ->
     folder = place / "reader"
     folder.mkdir(parents=True)
     furnish(folder, example, prepared)
-    commands = runnable(example)
+    commands = to_type(example)
     keys = next((one for rule, one in KEYS.items() if re.search(rule, example.text)), None)
     if "--attach" not in example.text:
         runs = Session(folder, commands, keys).run(lambda: None)
@@ -341,8 +364,8 @@ def test_few_are_skipped_and_each_rule_is_needed() -> None:
     run = sum(len(runnable(one)) for one in EXAMPLES)
     assert len(every) > 100 and run >= (1 - MOST_SKIPPED) * len(every)
     for part in FEW:
-        assert any(part in one.text for one in RUNNABLE.values()), part
-    assert sum(map(in_few, RUNNABLE.values())) <= MOST_FEW
+        assert any(part in one.text for one in TYPED.values()), part
+    assert sum(map(in_few, TYPED.values())) <= MOST_FEW
 
 
 def test_what_is_missing() -> None:
