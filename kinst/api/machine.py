@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from importlib import import_module
 from typing import Self
@@ -28,10 +29,17 @@ from kinst.core.dataclass import dataclass
 from kinst.core.dialect import Dialect
 from kinst.core.dtypes import FunctionType
 from kinst.core.errors import GoneError, KinstError, TargetError
-from kinst.core.machine import CommandEnded, CommandReady, EarlyStart, Gone, Terminal
+from kinst.core.machine import (
+    CommandEnded,
+    CommandReady,
+    EarlyStart,
+    ExecutedBlock,
+    Gone,
+    Terminal,
+)
 from kinst.core.probe import Function, ProbePattern, ProgramText
 from kinst.core.source import CodeImage, SourceFunction
-from kinst.core.words import stem_of
+from kinst.core.words import COLD, stem_of
 from kinst.events import Fault, Lost, Message, Output, Record
 from kinst.isa import load, load_later
 from kinst.patch.listing import list_plan
@@ -202,6 +210,13 @@ class Machine:
         """Name of the register in which a C function returns its value, as regs[] takes it:
         R_RAX."""
         return next(r.d_name for r in self._isa.registers if r.slot == self._isa.result_slot)
+
+    @property
+    def link_register(self) -> str:
+        """Name of the register that has the return address at a C function's entry, as regs[] takes
+        it: R_X30. "" if the return address is on the stack."""
+        slot = self._isa.link_slot
+        return next((r.d_name for r in self._isa.registers if slot == r.slot >= 0), "")
 
     @property
     def stack_register(self) -> str:
@@ -597,6 +612,44 @@ class Machine:
         the address of the step's function. Functions in the second one are steps themselves."""
         dialect = self._files.dialect()
         return dialect.boot_calls, dialect.boot_functions
+
+    def executed(self, function: Function) -> Generator[Sequence[ExecutedBlock], None, None]:
+        """Let a kernel whose boot is traced run, and yield the blocks of instructions that its CPUs
+        execute from the first call of a function to the end of the boot (see
+        core.machine.Stopping). Nothing stops the machine meanwhile; closing the generator does.
+
+        Raises:
+            TargetError: this machine does not tell which code it executes.
+            GoneError: the machine has ended.
+        """
+        with closing(self._readable().target.executed(function.address)) as parts:
+            for part in parts:
+                if isinstance(part, Gone):
+                    raise GoneError(f"the guest is gone: {part.reason}", part.kind)
+                if isinstance(part, Sequence):
+                    yield part
+
+    def entries(self) -> set[int]:
+        """Return the addresses at which functions of the kernel and its modules begin. Parts that
+        the compiler moved away from a function (NAME.cold) are left out."""
+        found = self._readable().system.functions()
+        return {one.address for one in found if COLD not in one.name}
+
+    def function_at(self, address: int) -> Function | None:
+        """Return the function that contains an address, with the name that it has in probe
+        descriptions; None if there is none. The machine may run meanwhile."""
+        return self._start().machine.kernel.at(address)
+
+    def refusal(self, function: Function) -> str:
+        """Return why no instruction of a function may be planted; "" if instructions may be
+        planted. The machine may run meanwhile."""
+        return self._start().machine.system.refusals(function)
+
+    @property
+    def stack_size(self) -> int:
+        """Bytes of a thread's stack in the kernel, which begins at a multiple of this; 0 if it is
+        not known."""
+        return self._readable().facts.stack_size
 
     def allocation_flag(self, name: str) -> int:
         """Return the bits of a flag of memory allocations, by its name; 0 if the kernel does not

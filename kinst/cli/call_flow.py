@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain
@@ -23,7 +24,7 @@ from kinst.cli.outcome import finished
 from kinst.cli.reporting import discard, user_report
 from kinst.cli.steps import Steps
 from kinst.core.units import counted
-from kinst.errors import KinstError
+from kinst.errors import GoneError, KinstError
 from kinst.events import Aggregation, Batch, Event, Lost, Record
 from kinst.views.call_tracing import (
     CallingThread,
@@ -40,6 +41,7 @@ from kinst.views.call_tracing import (
     result_text,
 )
 from kinst.views.call_tree import Call, CallTree, move_into_copies, tree_text
+from kinst.views.executed_call import CallRules, ExecutedCall
 
 ROUNDS = 6  # most traces of the call; tracing ends earlier if no function is missing
 MOST_NAMED = 12  # most functions to name of those that were left out
@@ -184,6 +186,57 @@ def traced_call(
         return _traced(machine, follower, root, condition, bool(request.command))
 
 
+def executed_call(request: Request, pattern: str) -> tuple[str, int]:
+    """Follow the first call of a function in a kernel's boot, and return its tree as text, without
+    times, and the exit status.
+
+    Args:
+        request: options of the machine; its kernel's boot is traced.
+        pattern: names the function.
+
+    Raises:
+        KinstError: the function was not called, or the machine does not tell what it executes.
+    """
+    report = user_report(request)
+    with Steps(say) as steps, Machine(replace(request, arguments=()), report=report) as machine:
+        steps.begin("starting the machine")
+        module, name = _root(machine, pattern)
+        root = machine.functions(f"{module}:{name}")[0].function
+        if not machine.stack_size:
+            raise KinstError("the kernel's files do not tell how large a thread's stack is")
+        rules = CallRules(
+            machine.entries(), machine.function_at, machine.refusal,
+            {one.address for one in machine.interrupt_entry()},
+            machine.argument_registers, machine.result_register, machine.link_register,
+            machine.stack_size,
+        )  # fmt: skip
+        follower = ExecutedCall(root, rules)
+        steps.begin(f"booting until {name} returns")
+        status = 0
+        try:
+            with closing(machine.executed(root)) as executed:
+                for blocks in executed:
+                    follower.take(blocks)
+                    if follower.is_over:
+                        break
+        except GoneError as error:
+            say(f"kinst: {error}")
+            status = 1
+        tree = follower.tree
+        if tree is None:
+            raise KinstError(f"{name} was not called during the boot")
+        if not follower.is_over:
+            say(f"kinst: {name} had not returned when the boot ended")
+        steps.begin("inlined functions")
+        called = {one.function for one in tree.root.walk()}
+        functions = machine.functions(*(f"{module}:{name}" for module, name in sorted(called)))
+        parts = inlined_parts(machine.graphs(functions), functions)
+        move_into_copies(tree.root, parts)
+        _say_executed(tree, follower.left_out)
+        heading = f"{name}, CPU {tree.root.cpu}: the first call of the boot\n"
+        return heading + _text_of(machine, tree, parts), status
+
+
 def _root(machine: Machine, pattern: str) -> FunctionKey:
     """Return the function that a pattern names. Raises KinstError if it names no function or
     several."""
@@ -235,6 +288,12 @@ def _traced(
     parts = call.parts
     move_into_copies(root_call, parts)
     _say_left_out(call, refused)
+    heading = _heading(root[1], call.caller, calls_found(first.aggregations, root), whole=whole)
+    return heading + _text_of(machine, call.tree, parts), call.status
+
+
+def _text_of(machine: Machine, tree: CallTree, parts: InlinedParts) -> str:
+    """Return a tree as text, with arguments and results by the functions' types."""
     prototype = cache(machine.prototype)
 
     def arguments(one: Call) -> str:
@@ -243,9 +302,7 @@ def _traced(
     def result(one: Call) -> str:
         return result_text(one.result, prototype(*one.function))
 
-    heading = _heading(root[1], call.caller, calls_found(first.aggregations, root), whole=whole)
-    text = tree_text(root_call, arguments, result, lambda one: declared_at(one.function, parts))
-    return heading + text, call.status
+    return tree_text(tree.root, arguments, result, lambda one: declared_at(one.function, parts))
 
 
 def _heading(function: str, caller: CallingThread | None, seen: int, *, whole: bool) -> str:
@@ -336,14 +393,32 @@ def _say_left_out(followed: _Followed, refused: dict[int, str]) -> None:
     for one in followed.unfollowed:
         why = _reason(one, refused) or "its entry has no probe"
         left[one.name or "a function that is called by its address", why] += one.count
+    _say_calls_left_out(left)
+    if tree.interrupted:
+        say(f"kinst: {counted(tree.interrupted, 'call')} by interrupts left out; times include"
+            " interrupts")  # fmt: skip
+    for (_, name), count in tree.unmatched.items():
+        say(f"kinst: {name}: {counted(count, 'return')} not seen")
+
+
+def _say_executed(tree: CallTree, left_out: Counter[tuple[str, str]]) -> None:
+    """Print how many calls the tree shows, and how many calls are left out, with reasons."""
+    called = [one.function for one in tree.root.walk() if not one.inlined]
+    say(f"kinst: {counted(len(called), 'call')} of {counted(len(set(called)), 'function')}")
+    _say_calls_left_out(left_out)
+    if tree.interrupted:
+        say(f"kinst: {counted(tree.interrupted, 'call')} by interrupts left out")
+
+
+def _say_calls_left_out(left: Counter[tuple[str, str]]) -> None:
+    """Print how many calls of each function are left out.
+
+    Args:
+        left: number of calls, by the function's name and the reason.
+    """
     for (name, why), count in left.most_common(MOST_NAMED):
         say(f"kinst: {counted(count, 'call')} of {name} left out: {why}")
     others = len(left) - MOST_NAMED
     if others > 0:
         count = sum(left.values()) - sum(count for _, count in left.most_common(MOST_NAMED))
         say(f"kinst: {counted(count, 'call')} of {counted(others, 'other function')} left out")
-    if tree.interrupted:
-        say(f"kinst: {counted(tree.interrupted, 'call')} by interrupts left out; times include"
-            " interrupts")  # fmt: skip
-    for (_, name), count in tree.unmatched.items():
-        say(f"kinst: {name}: {counted(count, 'return')} not seen")

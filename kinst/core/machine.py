@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from kinst.core.boot import Boot, BootSpan
 from kinst.core.dataclass import dataclass
@@ -97,6 +97,22 @@ class CommandReady:
 
 
 MachineEvent = Stopped | Gone | CommandEnded | BootEnded | CommandReady
+
+
+class ExecutedBlock(NamedTuple):
+    """A block of instructions that a CPU begins to execute. Only its last instruction may jump.
+
+    Attributes:
+        cpu: number of the CPU.
+        address: address of the first instruction.
+        stack: the stack pointer before the first instruction.
+        register: returns a register before the first instruction, by its name in D (R_RAX).
+    """
+
+    cpu: int
+    address: int
+    stack: int
+    register: Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,6 +479,18 @@ class Stopping(Protocol):
         """Execute the instruction at `address` on one CPU without hitting the breakpoint there. The
         machine must be stopped, and is stopped afterwards."""
         raise TargetError(*self.cannot_stop)
+
+    def executed(
+        self, address: int
+    ) -> Generator[Sequence[ExecutedBlock] | MachineEvent, None, None]:
+        """Let the stopped machine run, and yield the blocks that its CPUs execute from the moment
+        when one of them reaches `address`. Yield () if nothing was executed for a moment.
+
+        The last item is the event that ends the machine or its boot. If the caller closes the
+        generator before, the machine is stopped."""
+        raise TargetError(
+            "this machine does not tell which code it executes", "--boot traces a guest's boot"
+        )
 
 
 class Planting(Protocol):

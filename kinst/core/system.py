@@ -458,6 +458,8 @@ class Facts:
     # The process id of a user program, whose per_cpu_bases are those of its threads; 0 for a
     # kernel.
     process: int = 0
+    # Bytes of a thread's stack in the kernel, which begins at a multiple of this; 0 if not known.
+    stack_size: int = 0
 
     @property
     def only_counts(self) -> bool:

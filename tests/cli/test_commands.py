@@ -64,10 +64,12 @@ def test_each_has_help_and_is_named_in_the_others(
          "kinst: failed to open /nosuch: No such file or directory"),
         (["flow", "-c", "ls"], 2,
          "kinst: kinst flow needs one function (kinst flow FUNCTION -c CMD)"),
-        (["flow", "--boot", "setup_arch"], 2,
-         "kinst: flow runs the command several times, with the entries of all functions planted;"
-         " a boot runs once, and stops at each hit"
-         " (kinst --boot -F -n 'fbt::FUNCTION:, fbt::CALLED:' with the functions that matter)"),
+        (["flow", "--boot", "setup_arch", "-c", "ls"], 2,
+         "kinst: flow --boot shows a call of the boot, before a command runs"
+         " (leave out -c, or --boot)"),
+        (["flow", "--boot", "setup_arch", "--if", "1"], 2,
+         "kinst: flow --boot uses no D program: it shows the first call of the boot"
+         " (leave out --if and -d)"),
         (["flow", "main", "--process", "-c", "ls"], 2,
          "kinst: kinst flow follows calls in a kernel; in user programs, kinst only counts (kinst"
          " count FUNCTION -c CMD)"),

@@ -6,10 +6,10 @@ Tested by tests/vm/views/test_call_flow.py.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kinst.api import Option
+from kinst.api import Option, Request
 from kinst.cli.guard import UsageError, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.later import LaterModule
@@ -43,11 +43,16 @@ thread made the call, on which CPU, and how many calls of FUNCTION there were.  
 interrupts call are left out of the tree, but the times include interrupts.  Functions that cannot
 be planted are left out: the last lines say which, why, and how often they were called.
 
+With --boot, the first call of FUNCTION in the boot is shown, without times and without --if and -c:
+QEMU logs what the guest executes, and nothing is planted.
+
 {option_rows(OPTIONS)}
 What does open(2) do?
   kinst flow do_sys_openat2 --if 'execname == "cat"' -c 'cat /etc/passwd'
 And a page fault?
   kinst flow handle_mm_fault -c 'cat /etc/passwd'
+And an init function?
+  kinst flow --boot cgroup_init_early
 """
 # Predicate for calls by the command. Before it runs, its process is kinst's init, which waits in
 # a read(2) that must not be traced.
@@ -61,12 +66,6 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     check_traces(request)
     if request.programs:
         raise UsageError("flow makes its own programs and takes none", "--if says which call")
-    if request.machine.trace_boot:
-        raise UsageError(
-            "flow runs the command several times, with the entries of all functions planted; a boot"
-            " runs once, and stops at each hit",
-            "kinst --boot -F -n 'fbt::FUNCTION:, fbt::CALLED:' with the functions that matter",
-        )
     if len(request.arguments) != 1:
         raise UsageError("kinst flow needs one function", "kinst flow FUNCTION -c CMD")
     if request.kind.program(request.command, request.machine.process):
@@ -74,6 +73,8 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
             "kinst flow follows calls in a kernel; in user programs, kinst only counts",
             "kinst count FUNCTION -c CMD",
         )
+    if request.machine.trace_boot:
+        return _in_boot(request, own)
     condition = own.get("--if", OF_COMMAND if request.command else "")
     (pattern,) = request.arguments
     if request.show_program:
@@ -83,5 +84,18 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         write(sys.stdout, program)
         return 0
     text, status = call_flow.traced_call(request, pattern, condition, interrupts)
+    outcome.put(text, request.output)
+    return status
+
+
+def _in_boot(request: Request, own: Mapping[str, str]) -> int:
+    """Show the first call of a function in a kernel's boot, and return the exit status."""
+    if request.command:
+        raise UsageError("flow --boot shows a call of the boot, before a command runs",
+                         "leave out -c, or --boot")  # fmt: skip
+    if "--if" in own or request.show_program:
+        raise UsageError("flow --boot uses no D program: it shows the first call of the boot",
+                         "leave out --if and -d")  # fmt: skip
+    text, status = call_flow.executed_call(request, request.arguments[0])
     outcome.put(text, request.output)
     return status

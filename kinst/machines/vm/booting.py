@@ -12,7 +12,7 @@ Tested by tests/vm/boot.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -25,6 +25,7 @@ from kinst.core.machine import (
     Abilities,
     BootEnded,
     CommandReady,
+    ExecutedBlock,
     Gone,
     KernelLocation,
     MachineEvent,
@@ -34,11 +35,13 @@ from kinst.core.machine import (
 from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.core.words import MASK
+from kinst.machines.vm.execution_log import ExecutionLog
 from kinst.machines.vm.kvm import Accelerator
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import VmConfig, gone_error, prepare_line
 from kinst.machines.vm.run_clock import RunClock
 
+_LOOK_SECONDS = 0.05  # seconds between two looks at QEMU's log
 _FIRST_SECONDS = 120.0  # for firmware and decompressor, on a busy host
 _TABLES = 16 << 20  # bytes at the end of RAM in which firmware and QEMU put tables for the kernel
 
@@ -230,6 +233,36 @@ class BootingVm(Vm):
     def remove_breakpoint(self, address: int) -> None:
         self._probes.discard(address)
         super().remove_breakpoint(address)
+
+    def executed(
+        self, address: int
+    ) -> Generator[Sequence[ExecutedBlock] | MachineEvent, None, None]:
+        """Let the guest run up to `address`, and yield the blocks that its CPUs execute from there
+        on (see core.machine.Stopping). QEMU logs them; nothing stops the guest meanwhile."""
+        self.insert_breakpoint(address)
+        self.resume()
+        try:
+            event = None
+            while event is None:
+                event = self.wait(_LOOK_SECONDS)
+        finally:
+            if not isinstance(event, Gone):
+                self.stop()
+                self.remove_breakpoint(address)
+        if not isinstance(event, Stopped):
+            yield event
+            return
+        with ExecutionLog(self.qemu.monitor, self.isa) as log:
+            self.resume()
+            event = None
+            try:
+                while event is None:
+                    event = self.wait(_LOOK_SECONDS)
+                    yield log.take()
+                yield event
+            finally:
+                if not isinstance(event, Gone):
+                    self.stop()
 
     def wait(self, timeout: float) -> MachineEvent | None:
         """Wait for an event, and return it; None after `timeout` seconds.

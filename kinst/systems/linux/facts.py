@@ -25,7 +25,7 @@ from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.paths import paths
 from kinst.systems.linux.thread_time import thread_time
 from kinst.systems.linux.unwind import unwinder
-from kinst.systems.linux.user_state import user_state
+from kinst.systems.linux.user_state import stack_size, user_state
 
 NANOSECONDS = 1_000_000_000
 _READINGS = 20  # most readings of the clock until two are equal
@@ -361,4 +361,5 @@ def gather(
         preemption=preemption(kernel),
         command_span=command_span(kernel, btf, names, state),
         saved_registers=tuple((name, names.saved.offset(btf, name)) for name in names.saved.places),
+        stack_size=stack_size(kernel),
     )
