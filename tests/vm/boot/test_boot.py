@@ -52,6 +52,7 @@ class Boot:
         return [tuple(value.value for value in one.values) for one in found]
 
 
+BOOTS, BOOT_SECONDS = 2, 400.0  # half a minute on an idle host
 COMMAND = "dmesg; grep ' init_task$' /proc/kallsyms || echo 0"
 LOGGED = "initcall_debug log_buf_len=4M"
 MORE = """
@@ -70,7 +71,11 @@ def text_of(machine: library.Machine) -> bytes:
 
 
 def booted(isa: str, append: str) -> Boot:
-    """Trace a boot. Two jump labels of a function that threads call have breakpoints, too."""
+    """Trace a boot. Two jump labels of a function that threads call have breakpoints, too.
+
+    About one boot in some hundred hangs in QEMU, with or without kinst, which cannot start it again
+    once it has traced a part of it.
+    """
     kernel = prepared(isa)
     assert kernel is not None
     elf = open_elf(kernel.debug)
@@ -78,15 +83,21 @@ def booted(isa: str, append: str) -> Boot:
     names = {elf.symbols.name_of(k) for k in code}
     labels = jump_labels(elf, "wake_up_new_task") if isa == FIRST else []
     sites = "".join(f"kinst::wake_up_new_task:{at} {{ @ = count(); }}\n" for at in labels)
-    with library.boot(isa, append=f"{append} {LOGGED}".strip(), trace_boot=True) as machine:
-        calls, functions = machine.boot_functions()
-        present = [one for one in functions if one in names]
-        program = boot_timeline.program_of(calls, present) + MORE + sites
-        done = machine.run(program, command=COMMAND)
-        assert not labels or done.aggregations[""][()] > 100
-        log, _, line = done.output.decode().rstrip().rpartition("\n")
-        parts = [one for one in done.records if one.probe.name.function in (*calls, *present)]
-        return Boot(done.records, parts, log, int(line.split()[0], 16), text_of(machine))
+    for _ in range(BOOTS):
+        with library.boot(isa, append=f"{append} {LOGGED}".strip(), trace_boot=True) as machine:
+            calls, functions = machine.boot_functions()
+            present = [one for one in functions if one in names]
+            program = boot_timeline.program_of(calls, present) + MORE + sites
+            done = machine.run(program, command=COMMAND, seconds=BOOT_SECONDS)
+            if done.reason == "command":
+                assert not labels or done.aggregations[""][()] > 100
+                log, _, line = done.output.decode().rstrip().rpartition("\n")
+                own = (*calls, *present)
+                parts = [one for one in done.records if one.probe.name.function in own]
+                symbol = int(line.split()[0], 16)
+                return Boot(done.records, parts, log, symbol, text_of(machine))
+            print(f"{done.reason} after {len(done.records)} records: {done.records[-1:]}")
+    raise AssertionError(f"{BOOTS} traced boots in a row did not end with the command")
 
 
 @pytest.fixture(scope="module")
