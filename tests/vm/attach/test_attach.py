@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -76,7 +77,8 @@ def wait_no_more_files(vm: AttachGuest, before: list[str]) -> None:
     the stub's client some time after kinst has ended."""
     end = time.monotonic() + CLOSING_SECONDS
     while len(now := open_files(vm)) > len(before):
-        assert time.monotonic() < end, (before, now)
+        more = Counter(now) - Counter(before)
+        assert time.monotonic() < end, f"QEMU has more open: {more}"
         time.sleep(0.05)
 
 
