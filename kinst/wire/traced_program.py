@@ -370,7 +370,10 @@ class TracedProgram:
             self._executed(pid)
             return
         elif event == _EXIT:
+            # The thread executes no more of the program's instructions. Its death may be reported
+            # only after the program has started other threads.
             self._check_base(pid)
+            self._free_base(pid)
         if event == _STOP:
             self._interrupted.add(pid)
         if event or number == _AT_CALL:
@@ -392,12 +395,15 @@ class TracedProgram:
 
     def _forget(self, tid: int) -> None:
         self._threads.discard(tid)
-        slot = self._slots.pop(tid, -1)
-        if slot >= 0:
-            self._free.append(slot)
+        self._free_base(tid)
         self._held.pop(tid, None)
         self._interrupted.discard(tid)
         self._vforked.discard(tid)
+
+    def _free_base(self, tid: int) -> None:
+        slot = self._slots.pop(tid, -1)
+        if slot >= 0:
+            self._free.append(slot)
 
     def _give_base(self, tid: int) -> None:
         """Give a stopped thread one of the gs bases from give_bases() that no other thread has. If
