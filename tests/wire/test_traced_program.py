@@ -117,6 +117,22 @@ def test_each_thread_has_a_base_of_its_own(
     assert last.startswith("child ") and last.split()[1] != first
 
 
+def test_a_thread_that_has_ended_has_no_base(tmp_path: Path) -> None:
+    """One thread after another: the first thread's base and another one are enough."""
+    source = tmp_path / "serial.c"
+    source.write_text(
+        "#include <pthread.h>\nstatic void *nothing(void *to) { return to; }\n"
+        "int main(void) { pthread_t one; for (int k = 0; k < 2000; k++) {"
+        " pthread_create(&one, 0, nothing, 0); pthread_join(one, 0); } return 5; }\n"
+    )
+    subprocess.run(["gcc", "-pthread", "-o", tmp_path / "serial", source], check=True)
+    with program(str(tmp_path / "serial")) as one:
+        one.give_bases((0, STEP))
+        one.resume()
+        assert one.wait(SECONDS) == 5
+        assert not one.trouble
+
+
 def test_too_many_threads_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "bases.c"
     source.write_text(BASES)
