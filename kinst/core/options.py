@@ -50,6 +50,9 @@ class MachineOptions:
     cold: bool = False
     # Trace from the first function of the kernel's boot on, instead of from the end of its boot.
     trace_boot: bool = False
+    # Let a guest's time pass by the instructions that it executes, and not by the host's clock. The
+    # guest has one CPU then.
+    steady_time: bool = False
     # The user's additional arguments for QEMU.
     qemu_args: tuple[str, ...] = ()
     # Files to copy to the guest's /bin.

@@ -67,6 +67,8 @@ def test_each_has_help_and_is_named_in_the_others(
         (["flow", "--boot", "setup_arch", "-c", "ls"], 2,
          "kinst: flow --boot shows a call of the boot, before a command runs"
          " (leave out -c, or --boot)"),
+        (["flow", "--boot", "--cpus", "4", "setup_arch"], 2,
+         "kinst: flow --boot gives the guest one CPU (leave out --cpus)"),
         (["flow", "--boot", "setup_arch", "--if", "1"], 2,
          "kinst: flow --boot uses no D program: it shows the first call of the boot"
          " (leave out --if and -d)"),

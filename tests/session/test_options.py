@@ -36,7 +36,7 @@ def test_each_option_sets_a_field_that_there_is() -> None:
         assert option.field in FIELDS | shown or not option.field, option.name
     # Fields that words without an option, or values of several options, set.
     set_otherwise = {"machine", "arguments", "preprocessor_path", "release", "debug_folders"}
-    set_otherwise |= {"kind", "stub_address"}
+    set_otherwise |= {"kind", "stub_address", "steady_time"}
     assert FIELDS - {option.field for option in table()} <= set_otherwise
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kinst.api import Option, Request
@@ -96,6 +97,9 @@ def _in_boot(request: Request, own: Mapping[str, str]) -> int:
     if "--if" in own or request.show_program:
         raise UsageError("flow --boot uses no D program: it shows the first call of the boot",
                          "leave out --if and -d")  # fmt: skip
-    text, status = call_flow.executed_call(request, request.arguments[0])
+    if request.machine.cpus > 1:
+        raise UsageError("flow --boot gives the guest one CPU", "leave out --cpus")
+    machine = replace(request.machine, cpus=1, steady_time=True)
+    text, status = call_flow.executed_call(replace(request, machine=machine), request.arguments[0])
     outcome.put(text, request.output)
     return status

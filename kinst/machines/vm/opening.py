@@ -92,6 +92,10 @@ def open_guest(
     return guest
 
 
+# Each instruction takes 2^1 ns of the guest's time, and an idle guest does not wait.
+STEADY_TIME = ("-icount", "shift=1,sleep=off")
+
+
 def describe_host(isa: Isa, options: MachineOptions, cache: Path) -> str:
     """Return a sentence that says whether guests run under KVM or TCG on this host, and why."""
     return f"{isa.name} guests run under {choose(isa, options, None, cache).text}"
@@ -119,7 +123,7 @@ def _wanted(config: MachineConfig, kernel: Path, boot: Boot, accel: str) -> VmCo
         initrd=config.initrd,
         control=not options.initrd or config.runs_command,
         append=f"{modules} {config.append}".strip(),
-        qemu_args=options.qemu_args,
+        qemu_args=(*(STEADY_TIME if options.steady_time else ()), *options.qemu_args),
         cpus=options.cpus or cpus_of(options.qemu_args),
         memory=options.memory or MEMORY,
         scratch=scratch_size(config.scratch),

@@ -21,6 +21,7 @@ from tests.vm.command import KINST
 pytestmark = [pytest.mark.vm, pytest.mark.full]
 
 ROOT = "cgroup_init_early"
+INITCALL = "init_pipe_fs"  # runs with interrupts on, in a thread of its own
 _CALLED = re.compile(r"-> ([\w.@]+)\(", re.M)
 
 
@@ -68,3 +69,22 @@ def test_a_call_is_as_breakpoints_show_it(isa: str) -> None:
     left_out = set(re.findall(r"calls? of ([\w.]+) left out", ran.stderr))
     assert others - {""} <= left_out  # "" is a function that is called by its address
     assert f"{len(shown) // 2} calls of {len(names)} functions" in ran.stderr
+
+
+def test_a_call_that_takes_interrupts() -> None:
+    """QEMU's log makes the guest slow, but its timer does not tick more often for that."""
+    ran = subprocess.run([KINST, "flow", "--boot", INITCALL], capture_output=True, text=True,
+                         check=True, timeout=300)  # fmt: skip
+    rows = called_rows(ran.stdout)
+    depths = [len(row) - len(row.lstrip()) for row in rows]
+    assert rows[0] == f"-> {INITCALL}()" and rows[-1] == f"<- {INITCALL} = 0"
+    assert "  -> register_filesystem(0x" in "\n".join(rows)
+    open_calls: list[str] = []
+    for row, depth in zip(rows, depths, strict=True):
+        name = re.split(r"[( ]", row.split()[1])[0]
+        if row.lstrip().startswith("->"):
+            assert depth == 2 * len(open_calls)
+            open_calls.append(name)
+        else:
+            assert open_calls.pop() == name
+    assert not open_calls and len(rows) > 200
