@@ -261,6 +261,7 @@ class BootingVm(Vm):
                     yield log.take()
                 yield event
             finally:
+                log.discard()
                 if not isinstance(event, Gone):
                     self.stop()
 

@@ -140,8 +140,8 @@ class LogParser:
 class ExecutionLog:
     """Log of a QEMU, from the beginning of `with` to its end. The guest is stopped at both.
 
-    QEMU writes to a pipe. A thread reads it all the time, also while the guest is being stopped:
-    its CPUs may wait in QEMU until the log takes their lines.
+    QEMU writes to a pipe, which a thread reads. If too many blocks wait to be taken, the thread
+    waits, and so do the guest's CPUs. discard() ends that.
     """
 
     def __init__(self, monitor: OwnMonitor, isa: StoppingIsa) -> None:
@@ -169,10 +169,7 @@ class ExecutionLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._ends = True
-            self._blocks.clear()
-            self._changed.notify()
+        self.discard()
         with suppress(TargetError):  # the guest has ended: its next use tells
             self._ask("log none")
         self._is_over = True  # QEMU closes the pipe later
@@ -187,6 +184,14 @@ class ExecutionLog:
             found, self._blocks = self._blocks, []
             self._changed.notify()
         return found
+
+    def discard(self) -> None:
+        """Throw away what is logged from now on. Without this, the guest cannot be stopped if many
+        blocks wait to be taken: its CPUs wait until the log takes their lines."""
+        with self._changed:
+            self._ends = True
+            self._blocks.clear()
+            self._changed.notify()
 
     def _ask(self, command: str) -> None:
         """Execute a command of QEMU's monitor for people, which answers with text if it fails."""

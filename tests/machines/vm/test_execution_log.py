@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+import threading
+from types import SimpleNamespace
+from typing import BinaryIO
 
 import pytest
 
 from kinst.core.errors import TargetError
 from kinst.isa import load
-from kinst.machines.vm.execution_log import LogParser
+from kinst.machines.vm import execution_log
+from kinst.machines.vm.execution_log import ExecutionLog, LogParser
 
 # Lines of three guests that ran early_irq_init() of Debian's 6.1, cut.
 AMD64 = """\
@@ -102,3 +106,26 @@ def test_a_log_without_the_registers_is_told() -> None:
     log = log_of("amd64", (0, 1), (0, 2), (0, 3)).replace(b"RSP", b"ESP")
     with pytest.raises(TargetError, match="does not tell the register R_RSP"):
         LogParser(load("amd64")).take(log)
+
+
+def test_what_is_discarded_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If many blocks wait to be taken, QEMU waits; after discard() it goes on."""
+    monkeypatch.setattr(execution_log, "_WAITING", 10)
+    files: list[BinaryIO] = []
+
+    def execute(_: str, words: dict[str, str]) -> str:
+        name, _, path = words["command-line"].partition(" ")
+        if name == "logfile":
+            files.append(open(path, "wb", buffering=0))  # noqa: SIM115
+        return ""
+
+    text = log_of("amd64", *((0, k) for k in range(1000)))  # more than a pipe has room for
+    with ExecutionLog(SimpleNamespace(execute=execute), load("amd64")) as log:  # type: ignore[arg-type]
+        writer = threading.Thread(target=files[0].write, args=(text,), daemon=True)
+        writer.start()
+        writer.join(0.5)
+        assert writer.is_alive() and log.take()
+        log.discard()
+        writer.join(60)
+        assert not writer.is_alive() and not log.take()
+    files[0].close()
