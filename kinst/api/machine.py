@@ -637,7 +637,7 @@ class Machine:
 
     def function_at(self, address: int) -> Function | None:
         """Return the function that contains an address, with the name that it has in probe
-        descriptions; None if there is none. The machine may run meanwhile."""
+        descriptions; None if no function does. The machine may run meanwhile."""
         return self._start().machine.kernel.at(address)
 
     def refusal(self, function: Function) -> str:

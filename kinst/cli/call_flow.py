@@ -202,13 +202,14 @@ def executed_call(request: Request, pattern: str) -> tuple[str, int]:
         steps.begin("starting the machine")
         module, name = _root(machine, pattern)
         root = machine.functions(f"{module}:{name}")[0].function
-        if not machine.stack_size:
+        stack_size = machine.stack_size
+        if not stack_size:
             raise KinstError("the kernel's files do not tell how large a thread's stack is")
         rules = CallRules(
             machine.entries(), machine.function_at, machine.refusal,
             {one.address for one in machine.interrupt_entry()},
             machine.argument_registers, machine.result_register, machine.link_register,
-            machine.stack_size,
+            stack_size,
         )  # fmt: skip
         follower = ExecutedCall(root, rules)
         steps.begin(f"booting until {name} returns")

@@ -160,8 +160,8 @@ class DebugInfo:
     def lacks_function(self, name: str) -> bool:
         """Return whether the DWARF certainly has no function and no inlined copy with this name.
 
-        This does not build an index. If there is none yet, a name that is not among the file's
-        debug strings is lacking.
+        No index is built for this. Without one, a name is certainly lacking if it is not among the
+        file's debug strings.
         """
         index = self.made_index
         if index is not None:
@@ -174,8 +174,8 @@ class DebugInfo:
         return self.elf.mapped.find(name.encode() + b"\0", strings.offset, end) < 0
 
     def is_inlined(self, name: str) -> bool | None:
-        """Return whether a function with this name has inlined copies; None if only an index could
-        tell, and there is none yet."""
+        """Return whether a function with this name has inlined copies; None if only an index
+        could tell, and no index has been built."""
         index = self.made_index
         if index is not None:
             return bool(index.copies(name))

@@ -176,7 +176,7 @@ def test_a_stopped_program_ends_when_it_is_killed() -> None:
 
 
 def test_a_program_whose_tracer_is_killed_first_does_not_stay_stopped() -> None:
-    """It has stopped itself, so that kinst may trace it."""
+    """The new program stops itself, and waits until its tracer seizes it."""
     ran = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True)
     assert ran.returncode == -signal.SIGKILL, ran
     assert wait_until_ended(int(ran.stdout))

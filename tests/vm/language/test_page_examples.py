@@ -124,7 +124,7 @@ EXAMPLES = page_examples()
 
 
 def plain(command: PageCommand) -> str:
-    """Return a command without the comment behind it."""
+    """Return a command without the comment that follows it."""
     return re.sub(r"\s+# .*", "", command.text)
 
 

@@ -1,9 +1,9 @@
 """kinst flow on a real kernel, against function_graph: the same functions in the same order.
 
-The kernel's own tracer is the authority.  Four rules cover what the two cannot have in common:
-the tracer sees only functions in available_filter_functions, kinst does not see functions that it
-reports as left out, a call can take several paths, many of which the tracer's runs show, and an
-allocation now and then refills the list of free objects (REFILLS).  So each function of kinst's
+The kernel's own tracer is the authority.  The two differ for four reasons.  The tracer sees only
+functions in available_filter_functions.  kinst does not see functions that it reports as left out.
+A call can take several paths; the tracer's runs show many of them.  An allocation now and then
+refills the list of free objects (REFILLS).  So each function of kinst's
 call must have called what the tracer shows of one of the function's calls, in the same order.
 """
 
