@@ -643,7 +643,7 @@ class Machine:
     def refusal(self, function: Function) -> str:
         """Return why no instruction of a function may be planted; "" if instructions may be
         planted. The machine may run meanwhile."""
-        return self._start().machine.system.refusals(function)
+        return self._start().machine.kernel.function_refusal(function)
 
     @property
     def stack_size(self) -> int:
